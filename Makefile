@@ -1,0 +1,89 @@
+# transactional_kafka: committed PostgreSQL transactions in Kafka, exactly once and in order
+#
+#   make, make install    the extension, for the PostgreSQL of $(PG_CONFIG)
+#   make check            all tests, on servers of their own; installs what is missing (Debian)
+#   make demo             shows what it does, likewise
+#   make unit             the unit tests of the pure parts only
+#   make indent           lays the C files out as pgindent does (pg-bsd-indent)
+#
+# FAILPOINTS=1 compiles the fail-points of the tests in; WERROR=1 makes warnings errors.
+
+MODULE_big = transactional_kafka
+EXTENSION = transactional_kafka
+DATA = $(wildcard transactional_kafka--*.sql)
+OBJS = $(patsubst %.c,%.o,$(sort $(wildcard src/*.c)))
+PGFILEDESC = "transactional_kafka - committed transactions in Kafka, exactly once"
+REGRESS = $(patsubst sql/%.sql,%,$(sort $(wildcard sql/*.sql)))
+
+PG_CONFIG ?= pg_config
+RDKAFKA_LIBS := $(or $(shell pkg-config --libs rdkafka 2>/dev/null),-lrdkafka)
+RDKAFKA_CFLAGS := $(shell pkg-config --cflags rdkafka 2>/dev/null)
+
+SHLIB_LINK = $(RDKAFKA_LIBS)
+# -Wno-unused-parameter: callbacks have the parameters that PostgreSQL and librdkafka give them
+WARNINGS = -Wall -Wextra -Wno-unused-parameter $(if $(WERROR),-Werror)
+# -isystem: warnings are about our code, not about PostgreSQL's headers
+PG_CPPFLAGS = -isystem $(shell $(PG_CONFIG) --includedir-server) $(RDKAFKA_CFLAGS) $(if $(FAILPOINTS),-DTK_FAILPOINTS)
+PG_CFLAGS = $(WARNINGS)
+# no bitcode for the JIT: nothing here is called per row of a query
+override with_llvm = no
+
+# These stand on their own, without PGXS: check and demo work before PostgreSQL is installed, and PGXS has a "check"
+# of its own.
+OWN_GOALS = check demo unit unit-programs indent indent-check
+ifneq ($(filter $(OWN_GOALS),$(MAKECMDGOALS)),)
+
+.PHONY: $(MAKECMDGOALS)
+
+check:
+	@test/check
+
+demo:
+	@test/demo
+
+indent:
+	@test/indent src/*.[ch] test/unit/*.[ch]
+
+indent-check:
+	@test/indent --check src/*.[ch] test/unit/*.[ch]
+
+# Unit tests: the files that know no server, with the sanitizers.  Each program prints "N passed, N failed" last.
+UNIT = build/unit
+PURE = $(filter-out $(shell grep -l '^#include "postgres.h"' src/*.c),$(wildcard src/*.c))
+PURE_OBJS = $(PURE:src/%.c=$(UNIT)/%.o)
+UNIT_TESTS = $(patsubst test/unit/%.c,$(UNIT)/%,$(sort $(wildcard test/unit/test_*.c)))
+UNIT_CFLAGS = -std=gnu99 -g -O1 -fsanitize=address,undefined -fno-sanitize-recover=undefined \
+	-fno-omit-frame-pointer $(WARNINGS) -Werror -Wdeclaration-after-statement -Isrc $(RDKAFKA_CFLAGS)
+
+unit: $(UNIT_TESTS)
+	@for t in $(UNIT_TESTS); do echo "# $$t"; $$t || failed=1; done; [ -z "$$failed" ]
+
+unit-programs: $(UNIT_TESTS)
+
+$(UNIT_TESTS): $(UNIT)/test_%: test/unit/test_%.c $(PURE_OBJS) $(wildcard test/unit/*.h)
+	$(CC) $(UNIT_CFLAGS) -Itest/unit -MMD -MP -MF $@.d -MT $@ -o $@ $< $(PURE_OBJS) $(RDKAFKA_LIBS) -lpthread -lm
+
+$(PURE_OBJS): $(UNIT)/%.o: src/%.c
+	@mkdir -p $(UNIT)
+	$(CC) $(UNIT_CFLAGS) -MMD -MP -c -o $@ $<
+
+-include $(wildcard $(UNIT)/*.d)
+
+# Other goals beside ours, as in "make clean check"
+ifneq ($(filter-out $(OWN_GOALS),$(MAKECMDGOALS)),)
+$(filter-out $(OWN_GOALS),$(MAKECMDGOALS)):
+	$(MAKE) $@
+endif
+
+else
+
+PGXS := $(shell $(PG_CONFIG) --pgxs 2>/dev/null)
+ifeq ($(wildcard $(PGXS)),)
+$(error PostgreSQL's build files are missing: install postgresql-server-dev-NN, run test/install, or set PG_CONFIG)
+endif
+include $(PGXS)
+
+# PGXS looks at no headers
+$(OBJS): $(wildcard src/*.h)
+
+endif

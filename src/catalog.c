@@ -1,0 +1,563 @@
+/*
+ * catalog.c
+ *	  The extension's tables: see catalog.h.
+ *
+ * The definition (pipeline, pipeline_table) is only read here; functions.c
+ * writes it for users.  The worker writes pipeline_state alone, so an open
+ * transaction that alters a definition never blocks a start.
+ */
+#include "postgres.h"
+
+#include "access/reloptions.h"
+#include "access/xact.h"
+#include "access/xlog.h"
+#include "catalog/pg_publication.h"
+#include "catalog/pg_type.h"
+#include "catalog/pg_user_mapping.h"
+#include "commands/defrem.h"
+#include "commands/extension.h"
+#include "executor/spi.h"
+#include "foreign/foreign.h"
+#include "mb/pg_wchar.h"
+#include "miscadmin.h"
+#include "storage/proc.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/jsonb.h"
+#include "utils/lsyscache.h"
+#include "utils/memutils.h"
+#include "utils/pg_lsn.h"
+#include "utils/snapmgr.h"
+#include "utils/syscache.h"
+#include "utils/timestamp.h"
+#include "utils/uuid.h"
+
+#include "catalog.h"
+#include "pg_compat.h"
+
+void
+tk_transaction_begin(void)
+{
+	/* Decoding with this flag would hide what is written here from everybody. */
+	Assert((MyProc->statusFlags & PROC_IN_LOGICAL_DECODING) == 0);
+
+	tk_forget_catalog_caches();
+	SetCurrentStatementStartTimestamp();
+	StartTransactionCommand();
+	SPI_connect();
+	PushActiveSnapshot(GetTransactionSnapshot());
+}
+
+void
+tk_transaction_commit(void)
+{
+	PopActiveSnapshot();
+	SPI_finish();
+	CommitTransactionCommand();
+	tk_forget_catalog_caches();
+}
+
+uint64
+tk_execute(TkStatement *s, Datum *values, const char *nulls, bool read_only)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	int			result;
+
+	if (s->plan == NULL)
+	{
+		SPIPlanPtr	plan = SPI_prepare(s->sql, s->nargs, s->types);
+
+		if (plan == NULL)
+			elog(ERROR, "could not prepare \"%s\": %s", s->sql, SPI_result_code_string(SPI_result));
+		SPI_keepplan(plan);
+		s->plan = plan;
+	}
+	result = SPI_execute_plan(s->plan, values, nulls, read_only, 0);
+	if (result < 0)
+		elog(ERROR, "could not execute \"%s\": %s", s->sql, SPI_result_code_string(result));
+	MemoryContextSwitchTo(caller);	/* SPI leaves its own */
+	return SPI_processed;
+}
+
+/* A column of a row of SPI_tuptable; by-reference values are copied out of SPI's memory by the callers. */
+static Datum
+column(uint64 row, int number, bool *isnull)
+{
+	return SPI_getbinval(SPI_tuptable->vals[row], SPI_tuptable->tupdesc, number, isnull);
+}
+
+/* Its text form in the caller's memory; NULL for null. */
+static char *
+column_text(MemoryContext context, uint64 row, int number)
+{
+	char	   *text = SPI_getvalue(SPI_tuptable->vals[row], SPI_tuptable->tupdesc, number);
+
+	return text == NULL ? NULL : MemoryContextStrdup(context, text);
+}
+
+static Jsonb *
+column_jsonb(MemoryContext context, uint64 row, int number)
+{
+	bool		isnull;
+	Datum		value = column(row, number, &isnull);
+	MemoryContext caller = MemoryContextSwitchTo(context);
+	Jsonb	   *copy = DatumGetJsonbPCopy(value);
+
+	MemoryContextSwitchTo(caller);
+	return copy;
+}
+
+#define DEFINITION_COLUMNS \
+	"pipeline_id, name, owner::oid, server, server_oid, publication, publication_oid, options, " \
+	"enabled, dropping, generation, resumes"
+
+static TkDefinition *
+definition_of_row(MemoryContext context, uint64 row)
+{
+	TkDefinition *d = MemoryContextAllocZero(context, sizeof(TkDefinition));
+	bool		isnull;
+
+	d->pipeline_id = DatumGetInt32(column(row, 1, &isnull));
+	d->name = column_text(context, row, 2);
+	d->owner = DatumGetObjectId(column(row, 3, &isnull));
+	d->server_name = column_text(context, row, 4);
+	d->server = DatumGetObjectId(column(row, 5, &isnull));
+	d->publication = column_text(context, row, 6);
+	d->publication_oid = DatumGetObjectId(column(row, 7, &isnull));
+	d->raw_options = column_jsonb(context, row, 8);
+	d->enabled = DatumGetBool(column(row, 9, &isnull));
+	d->dropping = DatumGetBool(column(row, 10, &isnull));
+	d->generation = DatumGetInt64(column(row, 11, &isnull));
+	d->resumes = DatumGetInt64(column(row, 12, &isnull));
+	return d;
+}
+
+static TkDefinition *
+load_definition(TkStatement *statement, Datum key)
+{
+	MemoryContext caller = CurrentMemoryContext;
+
+	if (tk_execute(statement, &key, NULL, false) == 0)
+		return NULL;
+	return definition_of_row(caller, 0);
+}
+
+TkDefinition *
+tk_definition_by_name(const char *name)
+{
+	static TkStatement statement = {
+		"SELECT " DEFINITION_COLUMNS " FROM kafka.pipeline WHERE name = $1", 1, {NAMEOID}, NULL
+	};
+	NameData	key;
+
+	namestrcpy(&key, name);
+	return load_definition(&statement, NameGetDatum(&key));
+}
+
+TkDefinition *
+tk_definition_by_id(int32 pipeline_id)
+{
+	static TkStatement statement = {
+		"SELECT " DEFINITION_COLUMNS " FROM kafka.pipeline WHERE pipeline_id = $1", 1, {INT4OID}, NULL
+	};
+
+	return load_definition(&statement, Int32GetDatum(pipeline_id));
+}
+
+/* This cluster's identifier as SQL's numeric text. */
+static char *
+system_identifier(void)
+{
+	return psprintf(UINT64_FORMAT, GetSystemIdentifier());
+}
+
+void
+tk_state_load(const TkDefinition *definition, TkState *state)
+{
+	static TkStatement statement = {
+		"SELECT uuid::text, progress_topic, slot_created, started, instances[1], instances[2], prefix, pool_size, "
+		"stop_lsn, sticky_state, sticky_reason, sticky_hint, sticky_resumes "
+		"FROM kafka.pipeline_state "
+		"WHERE pipeline_id = $1 AND database_oid = $2 AND system_identifier = $3::numeric", 3, {INT4OID, OIDOID, TEXTOID}, NULL
+	};
+	MemoryContext caller = CurrentMemoryContext;
+	Datum		values[3];
+	Datum		value;
+	bool		isnull;
+
+	memset(state, 0, sizeof(TkState));
+	values[0] = Int32GetDatum(definition->pipeline_id);
+	values[1] = ObjectIdGetDatum(MyDatabaseId);
+	values[2] = CStringGetTextDatum(system_identifier());
+	if (tk_execute(&statement, values, NULL, false) == 0)
+		return;
+
+	state->exists = true;
+	strlcpy(state->uuid, SPI_getvalue(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1), sizeof(state->uuid));
+	state->progress_topic = column_text(caller, 0, 2);
+	state->slot_created = DatumGetBool(column(0, 3, &isnull));
+	state->started = DatumGetBool(column(0, 4, &isnull));
+	state->instances[0] = (uint64) DatumGetInt64(column(0, 5, &isnull));
+	state->instances[1] = (uint64) DatumGetInt64(column(0, 6, &isnull));
+	state->prefix = column_text(caller, 0, 7);
+	state->pool_size = DatumGetInt32(column(0, 8, &isnull));
+	value = column(0, 9, &isnull);
+	state->stop_lsn = isnull ? InvalidXLogRecPtr : DatumGetLSN(value);
+
+	/* A sticky state counts until somebody resumes after it. */
+	value = column(0, 13, &isnull);
+	if (!isnull && DatumGetInt64(value) >= definition->resumes)
+	{
+		state->sticky_state = column_text(caller, 0, 10);
+		state->sticky_reason = column_text(caller, 0, 11);
+		state->sticky_hint = column_text(caller, 0, 12);
+	}
+}
+
+void
+tk_state_create(int32 pipeline_id)
+{
+	static TkStatement forget_state = {
+		"DELETE FROM kafka.pipeline_state WHERE pipeline_id = $1", 1, {INT4OID}, NULL
+	};
+	static TkStatement forget_checkpoints = {
+		"DELETE FROM kafka.checkpoint WHERE pipeline_id = $1", 1, {INT4OID}, NULL
+	};
+	static TkStatement insert = {
+		"INSERT INTO kafka.pipeline_state (pipeline_id, system_identifier, database_oid, uuid) "
+		"VALUES ($1, $2::numeric, $3, pg_catalog.gen_random_uuid())", 3, {INT4OID, TEXTOID, OIDOID}, NULL
+	};
+	Datum		values[3];
+
+	values[0] = Int32GetDatum(pipeline_id);
+	tk_execute(&forget_state, values, NULL, false);
+	tk_execute(&forget_checkpoints, values, NULL, false);
+	values[1] = CStringGetTextDatum(system_identifier());
+	values[2] = ObjectIdGetDatum(MyDatabaseId);
+	tk_execute(&insert, values, NULL, false);
+}
+
+void
+tk_state_slot_created(int32 pipeline_id, const char *progress_topic)
+{
+	static TkStatement statement = {
+		"UPDATE kafka.pipeline_state SET slot_created = true, progress_topic = $2 WHERE pipeline_id = $1",
+		2, {INT4OID, TEXTOID}, NULL
+	};
+	Datum		values[2] = {Int32GetDatum(pipeline_id), CStringGetTextDatum(progress_topic)};
+
+	tk_execute(&statement, values, NULL, false);
+}
+
+void
+tk_state_instances(int32 pipeline_id, const uint64 instances[2], const char *prefix, int pool_size)
+{
+	static TkStatement statement = {
+		"UPDATE kafka.pipeline_state SET instances = ARRAY[$2, $3], prefix = $4, pool_size = $5 WHERE pipeline_id = $1",
+		5, {INT4OID, INT8OID, INT8OID, TEXTOID, INT4OID}, NULL
+	};
+	Datum		values[5];
+
+	values[0] = Int32GetDatum(pipeline_id);
+	values[1] = Int64GetDatum((int64) instances[0]);
+	values[2] = Int64GetDatum((int64) instances[1]);
+	values[3] = CStringGetTextDatum(prefix);
+	values[4] = Int32GetDatum(pool_size);
+	tk_execute(&statement, values, NULL, false);
+}
+
+void
+tk_state_started(int32 pipeline_id)
+{
+	static TkStatement statement = {
+		"UPDATE kafka.pipeline_state SET started = true, stop_lsn = NULL, sticky_state = NULL, sticky_reason = NULL, "
+		"sticky_hint = NULL, sticky_since = NULL, sticky_resumes = NULL WHERE pipeline_id = $1", 1, {INT4OID}, NULL
+	};
+	Datum		value = Int32GetDatum(pipeline_id);
+
+	tk_execute(&statement, &value, NULL, false);
+}
+
+void
+tk_state_stop(int32 pipeline_id, XLogRecPtr position)
+{
+	static TkStatement statement = {
+		"UPDATE kafka.pipeline_state SET stop_lsn = $2 WHERE pipeline_id = $1", 2, {INT4OID, LSNOID}, NULL
+	};
+	Datum		values[2] = {Int32GetDatum(pipeline_id), LSNGetDatum(position)};
+
+	tk_execute(&statement, values, XLogRecPtrIsInvalid(position) ? " n" : NULL, false);
+}
+
+void
+tk_state_sticky(int32 pipeline_id, const char *state, const char *reason, const char *hint)
+{
+	static TkStatement statement = {
+		"UPDATE kafka.pipeline_state s SET sticky_state = $2, sticky_reason = $3, sticky_hint = $4, "
+		"sticky_since = pg_catalog.now(), sticky_resumes = p.resumes "
+		"FROM kafka.pipeline p WHERE s.pipeline_id = $1 AND p.pipeline_id = $1", 4, {INT4OID, TEXTOID, TEXTOID, TEXTOID}, NULL
+	};
+	Datum		values[4];
+
+	values[0] = Int32GetDatum(pipeline_id);
+	values[1] = CStringGetTextDatum(state);
+	values[2] = CStringGetTextDatum(reason);
+	values[3] = CStringGetTextDatum(hint);
+	tk_execute(&statement, values, NULL, false);
+}
+
+char *
+tk_slot_name(Oid database, int32 pipeline_id)
+{
+	return psprintf("tk_%u_%d", database, pipeline_id);
+}
+
+char *
+tk_owned_publication(int32 pipeline_id, int operation)
+{
+	return psprintf("tk_%d_%s", pipeline_id, tk_operation_names[operation]);
+}
+
+char *
+tk_publication_list(const TkDefinition *d)
+{
+	StringInfoData list;
+
+	if (d->publication != NULL)
+		return pstrdup(quote_identifier(d->publication));
+	initStringInfo(&list);
+	for (int i = 0; i < TK_OPERATIONS; i++)
+		appendStringInfo(&list, "%s%s", i > 0 ? "," : "", quote_identifier(tk_owned_publication(d->pipeline_id, i)));
+	return list.data;
+}
+
+/* Looks like GetUserMapping, but its absence is no error: a cluster may need no secrets. */
+static List *
+user_mapping_options(Oid user, Oid server)
+{
+	HeapTuple	tuple = SearchSysCache2(USERMAPPINGUSERSERVER, ObjectIdGetDatum(user), ObjectIdGetDatum(server));
+	bool		isnull;
+	Datum		options;
+	List	   *result = NIL;
+
+	if (!HeapTupleIsValid(tuple))
+		tuple = SearchSysCache2(USERMAPPINGUSERSERVER, ObjectIdGetDatum(InvalidOid), ObjectIdGetDatum(server));
+	if (!HeapTupleIsValid(tuple))
+		return NIL;
+	options = SysCacheGetAttr(USERMAPPINGUSERSERVER, tuple, Anum_pg_user_mapping_umoptions, &isnull);
+	if (!isnull)
+		result = untransformRelOptions(options);
+	ReleaseSysCache(tuple);
+	return result;
+}
+
+TkKafkaConf *
+tk_server_conf(const TkDefinition *d)
+{
+	ForeignServer *server = GetForeignServerExtended(d->server, FSV_MISSING_OK);
+	TkKafkaConf *conf = palloc0(sizeof(TkKafkaConf));
+	TkKafkaProperty *properties;
+	List	   *options;
+	ListCell   *lc;
+
+	if (server == NULL)
+		return NULL;
+	options = list_concat_copy(server->options, user_mapping_options(d->owner, d->server));
+	properties = palloc(sizeof(TkKafkaProperty) * Max(list_length(options), 1));
+	foreach(lc, options)
+	{
+		DefElem    *def = (DefElem *) lfirst(lc);
+
+		properties[conf->nproperties].name = def->defname;
+		properties[conf->nproperties].value = defGetString(def);
+		conf->nproperties++;
+	}
+	conf->properties = properties;
+	return conf;
+}
+
+char *
+tk_to_utf8(const char *text)
+{
+	char	   *converted = pg_server_to_any(text, strlen(text), PG_UTF8);
+
+	return converted == text ? pstrdup(text) : converted;
+}
+
+List *
+tk_table_entries(const TkDefinition *d)
+{
+	static TkStatement statement = {
+		"SELECT \"table\"::oid, options FROM kafka.pipeline_table WHERE pipeline_id = $1 ORDER BY 1", 1, {INT4OID}, NULL
+	};
+	MemoryContext caller = CurrentMemoryContext;
+	Datum		key = Int32GetDatum(d->pipeline_id);
+	uint64		n = tk_execute(&statement, &key, NULL, false);
+	List	   *result = NIL;
+
+	for (uint64 row = 0; row < n; row++)
+	{
+		bool		isnull;
+		TkTableEntry *entry = MemoryContextAllocZero(caller, sizeof(TkTableEntry));
+		Jsonb	   *options = column_jsonb(caller, row, 2);
+		MemoryContext spi = MemoryContextSwitchTo(caller);
+		TkTableOptions *parsed;
+		ListCell   *lc;
+
+		entry->relid = DatumGetObjectId(column(row, 1, &isnull));
+		parsed = tk_parse_table_options(options, psprintf("a table of pipeline \"%s\"", d->name));
+		entry->operations = parsed->operations;
+		entry->settings.topic = parsed->topic;
+		entry->settings.keys = palloc(sizeof(char *) * Max(list_length(parsed->keys), 1));
+		foreach(lc, parsed->keys)
+			entry->settings.keys[entry->settings.nkeys++] = tk_to_utf8(lfirst(lc));
+		result = lappend(result, entry);
+		MemoryContextSwitchTo(spi);
+	}
+	return result;
+}
+
+List *
+tk_published_tables(const TkDefinition *d)
+{
+	static TkStatement users = {
+		"SELECT DISTINCT c.oid, n.nspname, c.relname FROM pg_catalog.pg_publication p, "
+		"LATERAL pg_catalog.pg_get_publication_tables(p.pubname) t, pg_catalog.pg_class c, pg_catalog.pg_namespace n "
+		"WHERE p.oid = $1 AND c.oid = t.relid AND n.oid = c.relnamespace AND n.nspname <> 'kafka' ORDER BY 1", 1, {OIDOID}, NULL
+	};
+	static TkStatement own = {
+		"SELECT c.oid, n.nspname, c.relname FROM kafka.pipeline_table t, pg_catalog.pg_class c, pg_catalog.pg_namespace n "
+		"WHERE t.pipeline_id = $1 AND c.oid = t.\"table\" AND n.oid = c.relnamespace ORDER BY 1", 1, {INT4OID}, NULL
+	};
+	MemoryContext caller = CurrentMemoryContext;
+	List	   *result = NIL;
+	Datum		key;
+	uint64		n;
+
+	if (d->publication != NULL)
+	{
+		key = ObjectIdGetDatum(d->publication_oid);
+		n = tk_execute(&users, &key, NULL, false);
+	}
+	else
+	{
+		key = Int32GetDatum(d->pipeline_id);
+		n = tk_execute(&own, &key, NULL, false);
+	}
+	for (uint64 row = 0; row < n; row++)
+	{
+		bool		isnull;
+		TkTableName *table = MemoryContextAlloc(caller, sizeof(TkTableName));
+		char	   *schema = column_text(caller, row, 2);
+		char	   *name = column_text(caller, row, 3);
+		MemoryContext spi = MemoryContextSwitchTo(caller);
+
+		table->relid = DatumGetObjectId(column(row, 1, &isnull));
+		table->schema = tk_to_utf8(schema);
+		table->table = tk_to_utf8(name);
+		result = lappend(result, table);
+		MemoryContextSwitchTo(spi);
+	}
+	return result;
+}
+
+/* Publishes what the catalog says of one pipeline. */
+static void
+publish_definition(const TkDefinition *d)
+{
+	TkPublication p = {0};
+	TkState		state;
+
+	tk_state_load(d, &state);
+	p.database = MyDatabaseId;
+	p.pipeline_id = d->pipeline_id;
+	p.name = d->name;
+	p.owner = d->owner;
+	p.generation = d->generation;
+	p.state = TK_STATE_STOPPED;
+	if (!state.exists)
+	{
+		/* Restored or cloned: its slot and its place in Kafka belong to another database. */
+		p.reason = "this definition was restored or cloned into this database";
+		p.hint = "CALL kafka.resume() starts it here, as a new pipeline.";
+	}
+	else if (state.sticky_state != NULL)
+	{
+		p.state = tk_state_find(state.sticky_state);
+		p.reason = state.sticky_reason;
+		p.hint = state.sticky_hint;
+	}
+	else
+		p.wanted = d->enabled && !d->dropping;
+	(void) tk_registry_publish(&p);
+}
+
+/* The ids of this database's entries. */
+static List *
+known_pipelines(void)
+{
+	List	   *ids = NIL;
+
+	LWLockAcquire(tk_shared->lock, LW_SHARED);
+	for (int i = 0; i < tk_shared->nentries; i++)
+		if (tk_shared->entries[i].in_use && tk_shared->entries[i].database == MyDatabaseId)
+			ids = lappend_int(ids, tk_shared->entries[i].pipeline_id);
+	LWLockRelease(tk_shared->lock);
+	return ids;
+}
+
+static void
+publish_gone(int32 pipeline_id)
+{
+	TkPublication p = {0};
+	TkPipelineEntry *entry;
+	NameData	name;
+
+	LWLockAcquire(tk_shared->lock, LW_SHARED);
+	entry = tk_registry_find(MyDatabaseId, pipeline_id);
+	if (entry != NULL)
+	{
+		name = entry->name;
+		p.owner = entry->owner;
+		p.generation = entry->generation;
+	}
+	LWLockRelease(tk_shared->lock);
+	if (entry == NULL)
+		return;
+	p.database = MyDatabaseId;
+	p.pipeline_id = pipeline_id;
+	p.name = NameStr(name);
+	p.gone = true;
+	(void) tk_registry_publish(&p);
+}
+
+void
+tk_catalog_scout(void)
+{
+	List	   *definitions = NIL;
+	List	   *defined = NIL;
+	List	   *known = known_pipelines();	/* before the snapshot: a newer one may only be unseen, not gone */
+	ListCell   *lc;
+
+	tk_transaction_begin();
+	if (OidIsValid(get_extension_oid("transactional_kafka", true)))
+	{
+		static TkStatement statement = {
+			"SELECT " DEFINITION_COLUMNS " FROM kafka.pipeline ORDER BY pipeline_id", 0, {0}, NULL
+		};
+		MemoryContext caller = CurrentMemoryContext;
+		uint64		n = tk_execute(&statement, NULL, NULL, false);
+
+		for (uint64 row = 0; row < n; row++)
+			definitions = lappend(definitions, definition_of_row(caller, row));
+	}
+	foreach(lc, definitions)
+	{
+		publish_definition((TkDefinition *) lfirst(lc));
+		defined = lappend_int(defined, ((TkDefinition *) lfirst(lc))->pipeline_id);
+	}
+	foreach(lc, known)
+		if (!list_member_int(defined, lfirst_int(lc)))
+			publish_gone(lfirst_int(lc));
+	tk_transaction_commit();
+}

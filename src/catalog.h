@@ -1,0 +1,127 @@
+/*
+ * catalog.h
+ *	  The extension's tables, read and written through SPI.
+ */
+#ifndef TK_CATALOG_H
+#define TK_CATALOG_H
+
+#include "postgres.h"
+
+#include "access/xlogdefs.h"
+#include "nodes/pg_list.h"
+#include "utils/jsonb.h"
+
+#include "change_reader.h"
+#include "kafka_progress.h"
+#include "options.h"
+#include "registry.h"
+
+/* A definition, as its tables say. */
+typedef struct TkDefinition
+{
+	int32		pipeline_id;
+	char	   *name;
+	Oid			owner;
+	char	   *server_name;
+	Oid			server;
+	char	   *publication;	/* the user's; NULL: the pipeline's own */
+	Oid			publication_oid;
+	Jsonb	   *raw_options;
+	bool		enabled;
+	bool		dropping;
+	int64		generation;
+	int64		resumes;
+} TkDefinition;
+
+/* What pipeline_state says of it. */
+typedef struct TkState
+{
+	bool		exists;			/* and belongs to this system and database */
+	char		uuid[37];
+	char	   *progress_topic; /* NULL before the first start */
+	bool		slot_created;
+	bool		started;
+	uint64		instances[2];
+	char	   *prefix;			/* NULL: none yet */
+	int			pool_size;
+	XLogRecPtr	stop_lsn;		/* Invalid: it ran when the server or the worker died */
+	char	   *sticky_state;	/* NULL: none that counts */
+	char	   *sticky_reason;
+	char	   *sticky_hint;
+} TkState;
+
+/*
+ * A transaction of the worker around SPI.  Decoding fills catalog caches as of
+ * the past; both ends forget them, else a table touched here would be decoded
+ * with a newer shape, or used here in an older one.
+ */
+extern void tk_transaction_begin(void);
+extern void tk_transaction_commit(void);
+
+/* SPI with a plan that is kept. nulls as SPI takes them; returns SPI_processed. */
+typedef struct TkStatement
+{
+	const char *sql;
+	int			nargs;
+	Oid			types[16];
+	struct _SPI_plan *plan;		/* made at first use */
+} TkStatement;
+
+extern uint64 tk_execute(TkStatement *statement, Datum *values, const char *nulls, bool read_only);
+
+/* Inside a transaction with SPI. NULL if there is no such pipeline. Memory: the current context. */
+extern TkDefinition *tk_definition_by_name(const char *name);
+extern TkDefinition *tk_definition_by_id(int32 pipeline_id);
+
+extern void tk_state_load(const TkDefinition *definition, TkState *state);
+
+/* Makes the state row of a new (or newly adopted) pipeline, with a fresh uuid. */
+extern void tk_state_create(int32 pipeline_id);
+
+extern void tk_state_slot_created(int32 pipeline_id, const char *progress_topic);
+
+/* Kafka may now hold records of these two instances, under these transactional ids. */
+extern void tk_state_instances(int32 pipeline_id, const uint64 instances[2], const char *prefix, int pool_size);
+extern void tk_state_started(int32 pipeline_id);
+extern void tk_state_stop(int32 pipeline_id, XLogRecPtr position);	/* Invalid: it runs */
+extern void tk_state_sticky(int32 pipeline_id, const char *state, const char *reason, const char *hint);
+
+/* A copy of text of the database in UTF-8, which Kafka gets. */
+extern char *tk_to_utf8(const char *text);
+
+/* "tk_<database>_<pipeline>" */
+extern char *tk_slot_name(Oid database, int32 pipeline_id);
+
+/* The pipeline's publications, quoted and comma-separated, as pgoutput takes them. */
+extern char *tk_publication_list(const TkDefinition *definition);
+
+/* Name of the owned publication of an operation (index into tk_operation_names). */
+extern char *tk_owned_publication(int32 pipeline_id, int operation);
+
+/* Options of the server and of the owner's user mapping, in one array; palloc'd. */
+extern TkKafkaConf *tk_server_conf(const TkDefinition *definition);
+
+/* Settings of the tables that have any: a List of TkTableEntry. */
+typedef struct TkTableEntry
+{
+	Oid			relid;
+	TkTableSettings settings;	/* keys in UTF-8 */
+	int			operations;		/* 0: the pipeline's */
+} TkTableEntry;
+
+extern List *tk_table_entries(const TkDefinition *definition);
+
+/* The tables that the pipeline publishes now: a List of TkTableName (names in UTF-8). */
+typedef struct TkTableName
+{
+	Oid			relid;
+	char	   *schema;
+	char	   *table;
+} TkTableName;
+
+extern List *tk_published_tables(const TkDefinition *definition);
+
+/* Everything a scout does in its database. */
+extern void tk_catalog_scout(void);
+
+#endif							/* TK_CATALOG_H */

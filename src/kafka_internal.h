@@ -1,0 +1,79 @@
+/*
+ * kafka_internal.h
+ *	  What the kafka_*.c files share with each other and with nobody else.
+ */
+#ifndef TK_KAFKA_INTERNAL_H
+#define TK_KAFKA_INTERNAL_H
+
+#include <librdkafka/rdkafka.h>
+
+#include "kafka_client.h"
+
+#define TK_SLICE_MS		100		/* the longest wait between two looks at interrupted() */
+
+/*
+ * One librdkafka handle.  It is the handle's opaque, so callbacks find it; a
+ * struct that has more to remember has it as its first member.
+ */
+typedef struct TkClient
+{
+	rd_kafka_t *rk;
+	int			trouble_code;	/* newest connection error since the last success, 0 = none */
+	char		trouble[384];
+	char		refused[256];	/* a partition that may not join the transaction, from the log */
+} TkClient;
+
+typedef struct TkDeadline
+{
+	const TkKafkaWait *wait;
+	int64_t		start_ms;
+	int64_t		end_ms;
+} TkDeadline;
+
+/* A property the extension sets unless one of the names is the user's. */
+typedef struct TkDefault
+{
+	const char *name;
+	const char *value;
+	const char *unless;			/* another name that also turns the default off, or NULL */
+} TkDefault;
+
+/* kafka_conf.c */
+extern bool tk_property_for_consumer(const char *name);
+extern bool tk_property_is_secret(const char *name);
+extern bool tk_conf_set(rd_kafka_conf_t *conf, const char *name, const char *value, TkKafkaError *error);
+extern bool tk_conf_set_int(rd_kafka_conf_t *conf, const char *name, int value, TkKafkaError *error);
+extern bool tk_conf_defaults(rd_kafka_conf_t *conf, const TkDefault *defaults, int n,
+							 const TkKafkaConf *user, TkKafkaError *error);
+extern bool tk_conf_user(rd_kafka_conf_t *conf, const TkKafkaConf *user, rd_kafka_type_t type,
+						 TkKafkaError *error);
+extern bool tk_conf_has(const TkKafkaConf *user, const char *name);
+
+/* kafka_client.c */
+extern TkKafkaStatus tk_ok(TkKafkaError *error);
+extern TkKafkaStatus tk_fail(TkKafkaError *error, TkKafkaStatus status, TkKafkaCause cause, int code,
+							 const char *fmt,...) __attribute__((format(printf, 5, 6)));
+extern TkKafkaCause tk_cause(int code);
+
+/* What to grant, for the end of a message. */
+#define TK_NEEDS(code, acl) \
+	(tk_cause(code) == TK_CAUSE_AUTHORIZATION ? " (needs the ACL " acl ")" : "")
+
+extern bool tk_is_fenced(int code);
+extern TkKafkaStatus tk_fail_from(TkClient *client, rd_kafka_error_t *from, const char *what, TkKafkaError *error);
+
+extern TkDeadline tk_deadline(const TkKafkaWait *wait);
+extern int	tk_slice(const TkDeadline *deadline, int limit_ms);
+extern bool tk_is_over(const TkDeadline *deadline);
+extern bool tk_is_hopeless(const TkClient *client);
+extern TkKafkaStatus tk_gave_up(TkClient *client, const TkDeadline *deadline, const char *what,
+								TkKafkaError *error);
+
+extern bool tk_client_open(TkClient *client, rd_kafka_type_t type, rd_kafka_conf_t *conf,
+						   const TkKafkaConf *user, TkKafkaError *error);
+extern void tk_client_healthy(TkClient *client);
+extern bool tk_client_close(TkClient *client, int timeout_ms);
+extern TkKafkaStatus tk_client_topic(TkClient *client, rd_kafka_topic_t *topic, const TkDeadline *deadline,
+									 int *partitions, bool *has_leaders, TkKafkaError *error);
+
+#endif							/* TK_KAFKA_INTERNAL_H */

@@ -1,0 +1,741 @@
+/*
+ * kafka_producer.c
+ *	  A transactional producer, and the topics it writes to.
+ *
+ * When a transaction counts as written: librdkafka reports every record once,
+ * delivered or failed, inside rd_kafka_poll.  The callback counts the records
+ * down and keeps the first failure; tk_producer_flush says OK only when the
+ * count is 0 and there is no failure.  A commit can't get around that either:
+ * librdkafka refuses it when a record of the transaction failed.
+ *
+ * The flush uses rd_kafka_flush and not rd_kafka_poll alone, because only it
+ * tells librdkafka's threads not to wait for linger.ms: so linger.ms can be
+ * long enough for full batches under load and costs a lone record nothing.
+ * With a delivery report callback it wakes up at each report; its habit of
+ * looking only every 10 ms is that of a producer without one.
+ *
+ * Failures: what went wrong with a transaction as a whole (a topic that may
+ * not be written, a lost epoch) reaches the records only as "purged".  The
+ * reason is then asked for with rd_kafka_begin_transaction, which inside a
+ * transaction changes nothing and returns the error that made it abortable.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kafka_internal.h"
+#include "kafka_producer.h"
+
+#define TOPIC_BUCKETS 64
+
+struct TkProducerTopic
+{
+	rd_kafka_topic_t *handle;
+	TkProducerTopic *next;
+	char		name[];
+};
+
+typedef enum Progress
+{
+	IDLE,
+	OPEN,						/* a transaction is open */
+	COMMITTING,
+	ABORTING
+} Progress;
+
+struct TkProducer
+{
+	TkClient	client;			/* must be first: it is the callbacks' opaque */
+	char	   *transactional_id;
+	Progress	progress;
+	long		unacknowledged;
+	int			failure_code;	/* the first record that failed in this transaction, 0 = none */
+	char		failure[384];
+	TkProducerTopic *topics[TOPIC_BUCKETS];
+};
+
+/*
+ * Ours unless the user's.  Memory: at most 64 MB of keys and values and 100000
+ * records (their bookkeeping is some 200 bytes each, which kbytes doesn't
+ * count); a full queue only makes the worker wait.
+ */
+static const TkDefault producer_defaults[] = {
+	{"linger.ms", "5", "queue.buffering.max.ms"},
+	{"queue.buffering.max.messages", "100000", NULL},
+	{"queue.buffering.max.kbytes", "65536", NULL},
+	{"topic.metadata.propagation.max.ms", "10000", NULL},
+};
+
+static const char *
+what_of(const TkProducer *p, const char *call, char *buffer, size_t size)
+{
+	snprintf(buffer, size, "transactional id \"%s\": %s", p->transactional_id, call);
+	return buffer;
+}
+
+static bool
+is_purged(int code)
+{
+	return code == RD_KAFKA_RESP_ERR__PURGE_QUEUE || code == RD_KAFKA_RESP_ERR__PURGE_INFLIGHT;
+}
+
+/* The printable beginning of a key, for messages. */
+static void
+describe_key(char *text, size_t size, const char *key, size_t len)
+{
+	size_t		i;
+
+	if (key == NULL)
+	{
+		snprintf(text, size, "no key");
+		return;
+	}
+	snprintf(text, size, "key ");
+	for (i = 0; i < len && i < 60; i++)
+		snprintf(text + 4 + i, size - 4 - i, "%c", key[i] >= 0x20 && key[i] < 0x7f ? key[i] : '?');
+	if (len > 60)
+		snprintf(text + 4 + i, size - 4 - i, "...");
+}
+
+static void
+describe_failure(TkProducer *p, int code, const char *topic, int32_t partition, const char *key, size_t key_len,
+				 size_t value_len)
+{
+	char		key_text[80];
+
+	p->failure_code = code;
+	describe_key(key_text, sizeof(key_text), key, key_len);
+	snprintf(p->failure, sizeof(p->failure), "topic \"%s\" partition %d (%s, %zu bytes): %s%s%s",
+			 topic, (int) partition, key_text, key_len + value_len, rd_kafka_err2str(code),
+			 TK_NEEDS(code, "Write on the topic"),
+			 tk_cause(code) != TK_CAUSE_OVERSIZE ? "" :
+			 "; the topic's max.message.bytes must hold a record and a batch (batch.size)");
+}
+
+/* Called for every record, about a million times a second. */
+static void
+on_delivery(rd_kafka_t *rk, const rd_kafka_message_t *message, void *opaque)
+{
+	TkProducer *p = opaque;
+
+	(void) rk;
+	p->unacknowledged--;
+	if (message->err == 0)
+		return;
+	/* What an abort throws away is no failure; the real reason is worth more than "purged". */
+	if (p->progress == ABORTING ||
+		(p->failure_code != 0 && !(is_purged(p->failure_code) && !is_purged(message->err))))
+		return;
+	describe_failure(p, message->err, message->rkt ? rd_kafka_topic_name(message->rkt) : "?", message->partition,
+					 message->key, message->key_len, message->len);
+}
+
+TkProducer *
+tk_producer_create(const TkKafkaConf *user, const char *transactional_id, int transaction_timeout_ms,
+				   TkKafkaError *error)
+{
+	TkProducer *p = calloc(1, sizeof(TkProducer));
+	rd_kafka_conf_t *conf;
+	int			request_timeout = transaction_timeout_ms / 2;
+
+	if (p == NULL || (p->transactional_id = strdup(transactional_id)) == NULL)
+	{
+		free(p);
+		tk_fail(error, TK_KAFKA_FATAL, TK_CAUSE_OUT_OF_MEMORY, 0, "out of memory");
+		return NULL;
+	}
+
+	/*
+	 * Left alone, librdkafka waits a whole transaction timeout for the answer
+	 * to a request, before it tries another connection.
+	 */
+	if (request_timeout > 30000)
+		request_timeout = 30000;
+
+	/*
+	 * A record may wait as long as its transaction can live: a broker that is
+	 * away for less is waited for, and afterwards there is nothing to write
+	 * to.
+	 */
+	conf = rd_kafka_conf_new();
+	if (!tk_conf_defaults(conf, producer_defaults, sizeof(producer_defaults) / sizeof(producer_defaults[0]),
+						  user, error) ||
+		!tk_conf_set_int(conf, "socket.timeout.ms", request_timeout, error) ||
+		!tk_conf_set(conf, "transactional.id", transactional_id, error) ||
+		!tk_conf_set_int(conf, "transaction.timeout.ms", transaction_timeout_ms, error) ||
+		!tk_conf_set_int(conf, "message.timeout.ms", transaction_timeout_ms, error) ||
+		!tk_conf_set(conf, "enable.idempotence", "true", error) ||
+		!tk_conf_set(conf, "acks", "all", error) ||
+		!tk_conf_set(conf, "partitioner", "murmur2_random", error))
+	{
+		rd_kafka_conf_destroy(conf);
+		free(p->transactional_id);
+		free(p);
+		return NULL;
+	}
+	rd_kafka_conf_set_dr_msg_cb(conf, on_delivery);
+	if (!tk_client_open(&p->client, RD_KAFKA_PRODUCER, conf, user, error))
+	{
+		free(p->transactional_id);
+		free(p);
+		return NULL;
+	}
+	return p;
+}
+
+const char *
+tk_producer_transactional_id(const TkProducer *p)
+{
+	return p->transactional_id;
+}
+
+/*
+ * Repeats a resumable call of librdkafka until it has an answer or the wait is
+ * over.
+ */
+static TkKafkaStatus
+call_until(TkProducer *p, rd_kafka_error_t *(*call) (rd_kafka_t *rk, int timeout_ms), const char *name,
+		   const TkKafkaWait *wait, TkKafkaError *error)
+{
+	TkDeadline	deadline = tk_deadline(wait);
+	char		what[400];
+
+	what_of(p, name, what, sizeof(what));
+	for (;;)
+	{
+		rd_kafka_error_t *result;
+		TkKafkaStatus status;
+
+		if (wait->interrupted && wait->interrupted())
+			return tk_gave_up(&p->client, &deadline, what, error);
+		result = call(p->client.rk, tk_slice(&deadline, TK_SLICE_MS));
+		rd_kafka_poll(p->client.rk, 0);
+		if (result == NULL)
+		{
+			tk_client_healthy(&p->client);
+			return tk_ok(error);
+		}
+		if (rd_kafka_error_code(result) == RD_KAFKA_RESP_ERR__TIMED_OUT && rd_kafka_error_is_retriable(result))
+		{
+			rd_kafka_error_destroy(result);
+			if (tk_is_over(&deadline) || tk_is_hopeless(&p->client))
+				return tk_gave_up(&p->client, &deadline, what, error);
+			continue;
+		}
+		status = tk_fail_from(&p->client, result, what, error);
+		if (status != TK_KAFKA_RETRY || tk_is_over(&deadline))
+			return status;
+		/* Such an answer can come at once: don't spin. */
+		rd_kafka_poll(p->client.rk, tk_slice(&deadline, TK_SLICE_MS / 4));
+	}
+}
+
+TkKafkaStatus
+tk_producer_init(TkProducer *p, const TkKafkaWait *wait, TkKafkaError *error)
+{
+	return call_until(p, rd_kafka_init_transactions, "init_transactions", wait, error);
+}
+
+TkKafkaStatus
+tk_producer_begin(TkProducer *p, TkKafkaError *error)
+{
+	rd_kafka_error_t *result = rd_kafka_begin_transaction(p->client.rk);
+	char		what[400];
+
+	if (result)
+		return tk_fail_from(&p->client, result, what_of(p, "begin_transaction", what, sizeof(what)), error);
+	p->progress = OPEN;
+	p->failure_code = 0;
+	p->client.refused[0] = '\0';
+	return tk_ok(error);
+}
+
+TkProducerTopic *
+tk_producer_topic(TkProducer *p, const char *name, TkKafkaError *error)
+{
+	size_t		len = strlen(name);
+	unsigned	hash = 5381;
+	TkProducerTopic *topic;
+	size_t		i;
+
+	for (i = 0; i < len; i++)
+		hash = hash * 33 + (unsigned char) name[i];
+	hash %= TOPIC_BUCKETS;
+	for (topic = p->topics[hash]; topic; topic = topic->next)
+		if (strcmp(topic->name, name) == 0)
+			return topic;
+
+	topic = malloc(sizeof(TkProducerTopic) + len + 1);
+	if (topic == NULL)
+	{
+		tk_fail(error, TK_KAFKA_FATAL, TK_CAUSE_OUT_OF_MEMORY, 0, "out of memory");
+		return NULL;
+	}
+	memcpy(topic->name, name, len + 1);
+	topic->handle = rd_kafka_topic_new(p->client.rk, name, NULL);
+	if (topic->handle == NULL)
+	{
+		int			code = rd_kafka_last_error();
+
+		tk_fail(error, TK_KAFKA_FATAL, tk_cause(code), code, "topic \"%s\": %s", name, rd_kafka_err2str(code));
+		free(topic);
+		return NULL;
+	}
+	topic->next = p->topics[hash];
+	p->topics[hash] = topic;
+	return topic;
+}
+
+/*
+ * The error of the open transaction as a whole, if it has one.  Out of
+ * "purged" or "not allowed now" makes the reason.
+ */
+static TkKafkaStatus
+transaction_error(TkProducer *p, const char *where, TkKafkaError *error)
+{
+	char		what[700];
+	char		why[400] = "";
+	int			code = rd_kafka_fatal_error(p->client.rk, why, sizeof(why));
+	rd_kafka_error_t *result;
+
+	if (where == NULL && p->client.refused[0])
+		where = p->client.refused;
+	snprintf(what, sizeof(what), "transactional id \"%s\"%s%s", p->transactional_id, where ? ": " : "",
+			 where ? where : "");
+	if (code)
+		return tk_fail(error, tk_is_fenced(code) ? TK_KAFKA_FENCED : TK_KAFKA_FATAL, tk_cause(code), code,
+					   "%s: %s", what, why);
+	if (p->progress != OPEN)
+		return TK_KAFKA_OK;
+	result = rd_kafka_begin_transaction(p->client.rk);
+	if (result && rd_kafka_error_txn_requires_abort(result))
+		return tk_fail_from(&p->client, result, what, error);
+	if (result)
+		rd_kafka_error_destroy(result);
+	return TK_KAFKA_OK;
+}
+
+/*
+ * Why librdkafka didn't take a record.
+ */
+static TkKafkaStatus
+refused(TkProducer *p, TkProducerTopic *topic, int code, int32_t partition, const void *key, size_t key_len,
+		size_t value_len, TkKafkaError *error)
+{
+	char		where[300];
+	char		key_text[80];
+	TkKafkaStatus status;
+
+	if (code == RD_KAFKA_RESP_ERR__QUEUE_FULL)
+		return tk_fail(error, TK_KAFKA_RETRY, TK_CAUSE_QUEUE_FULL, code,
+					   "transactional id \"%s\": the send queue is full", p->transactional_id);
+
+	snprintf(where, sizeof(where), "topic \"%s\"", topic->name);
+	status = transaction_error(p, where, error);
+	if (status != TK_KAFKA_OK)
+		return status;
+
+	describe_key(key_text, sizeof(key_text), key, key_len);
+	if (code == RD_KAFKA_RESP_ERR_MSG_SIZE_TOO_LARGE)
+		return tk_fail(error, TK_KAFKA_ABORT, TK_CAUSE_OVERSIZE, code,
+					   "topic \"%s\": a record (%s) of %zu bytes is larger than message.max.bytes",
+					   topic->name, key_text, key_len + value_len);
+	if (code == RD_KAFKA_RESP_ERR__UNKNOWN_PARTITION)
+		return tk_fail(error, TK_KAFKA_ABORT, TK_CAUSE_NO_TOPIC, code, "topic \"%s\" has no partition %d",
+					   topic->name, (int) partition);
+	return tk_fail(error, TK_KAFKA_ABORT, tk_cause(code), code, "topic \"%s\": %s%s", topic->name,
+				   rd_kafka_err2str(code), TK_NEEDS(code, "Write on the topic"));
+}
+
+static int
+send_with_headers(TkProducer *p, TkProducerTopic *topic, int32_t partition, const void *key, size_t key_len,
+				  const void *value, size_t value_len, const TkRecordHeader *headers, int nheaders)
+{
+	rd_kafka_headers_t *list = rd_kafka_headers_new(nheaders);
+	rd_kafka_vu_t vu[6];
+	rd_kafka_error_t *result;
+	int			code;
+	int			i;
+
+	for (i = 0; i < nheaders; i++)
+	{
+		code = rd_kafka_header_add(list, headers[i].name, -1, headers[i].value, (ssize_t) headers[i].len);
+		if (code)
+		{
+			rd_kafka_headers_destroy(list);
+			return code;
+		}
+	}
+	vu[0].vtype = RD_KAFKA_VTYPE_RKT;
+	vu[0].u.rkt = topic->handle;
+	vu[1].vtype = RD_KAFKA_VTYPE_PARTITION;
+	vu[1].u.i32 = partition;
+	vu[2].vtype = RD_KAFKA_VTYPE_MSGFLAGS;
+	vu[2].u.i = RD_KAFKA_MSG_F_COPY;
+	vu[3].vtype = RD_KAFKA_VTYPE_KEY;
+	vu[3].u.mem.ptr = (void *) key;
+	vu[3].u.mem.size = key_len;
+	vu[4].vtype = RD_KAFKA_VTYPE_VALUE;
+	vu[4].u.mem.ptr = (void *) value;
+	vu[4].u.mem.size = value_len;
+	vu[5].vtype = RD_KAFKA_VTYPE_HEADERS;
+	vu[5].u.headers = list;
+	result = rd_kafka_produceva(p->client.rk, vu, 6);
+	if (result == NULL)
+		return 0;
+	code = rd_kafka_error_code(result);
+	rd_kafka_error_destroy(result);
+	rd_kafka_headers_destroy(list);	/* still ours when it fails */
+	return code;
+}
+
+TkKafkaStatus
+tk_producer_send(TkProducer *p, TkProducerTopic *topic, int32_t partition, const void *key, size_t key_len,
+				 const void *value, size_t value_len, const TkRecordHeader *headers, int nheaders,
+				 TkKafkaError *error)
+{
+	int			code = 0;
+
+	if (nheaders > 0)
+		code = send_with_headers(p, topic, partition, key, key_len, value, value_len, headers, nheaders);
+	else if (rd_kafka_produce(topic->handle, partition, RD_KAFKA_MSG_F_COPY, (void *) value, value_len,
+							  key, key_len, NULL) != 0)
+		code = rd_kafka_last_error();
+	if (code == 0)
+	{
+		p->unacknowledged++;
+		return TK_KAFKA_OK;
+	}
+	return refused(p, topic, code, partition, key, key_len, value_len, error);
+}
+
+void
+tk_producer_poll(TkProducer *p, int timeout_ms)
+{
+	rd_kafka_poll(p->client.rk, timeout_ms);
+}
+
+long
+tk_producer_unacknowledged(const TkProducer *p)
+{
+	return p->unacknowledged;
+}
+
+TkKafkaStatus
+tk_producer_health(TkProducer *p, TkKafkaError *error)
+{
+	TkKafkaStatus status;
+
+	if (p->failure_code == 0 && rd_kafka_fatal_error(p->client.rk, NULL, 0) == 0)
+		return TK_KAFKA_OK;
+
+	/* The reason of the whole comes before what one record says, unless the record knows more. */
+	if (p->failure_code == 0 || is_purged(p->failure_code) || rd_kafka_fatal_error(p->client.rk, NULL, 0) != 0)
+	{
+		status = transaction_error(p, is_purged(p->failure_code) || p->failure_code == 0 ? NULL : p->failure, error);
+		if (status != TK_KAFKA_OK)
+			return status;
+	}
+	if (tk_is_fenced(p->failure_code))
+		return tk_fail(error, TK_KAFKA_FENCED, TK_CAUSE_OTHER, p->failure_code, "transactional id \"%s\": %s",
+					   p->transactional_id, p->failure);
+	if (tk_cause(p->failure_code) == TK_CAUSE_TIMED_OUT && p->client.trouble_code != 0)
+		return tk_fail(error, TK_KAFKA_ABORT, tk_cause(p->client.trouble_code), p->failure_code, "%s: %s",
+					   p->failure, p->client.trouble);
+	return tk_fail(error, TK_KAFKA_ABORT, tk_cause(p->failure_code), p->failure_code, "%s", p->failure);
+}
+
+TkKafkaStatus
+tk_producer_flush(TkProducer *p, const TkKafkaWait *wait, TkKafkaError *error)
+{
+	TkDeadline	deadline = tk_deadline(wait);
+	char		what[400];
+	char		call[64];
+
+	for (;;)
+	{
+		TkKafkaStatus status;
+
+		rd_kafka_flush(p->client.rk, tk_slice(&deadline, TK_SLICE_MS));
+		status = tk_producer_health(p, error);
+		if (status != TK_KAFKA_OK)
+			return status;
+		if (p->unacknowledged == 0)
+		{
+			tk_client_healthy(&p->client);
+			return tk_ok(error);
+		}
+		if (tk_is_over(&deadline))
+		{
+			snprintf(call, sizeof(call), "%ld records not acknowledged", p->unacknowledged);
+			return tk_gave_up(&p->client, &deadline, what_of(p, call, what, sizeof(what)), error);
+		}
+	}
+}
+
+/*
+ * A commit without partitions sends no EndTxn, so it succeeds whatever became
+ * of the transactional id.
+ */
+TkKafkaStatus
+tk_producer_commit(TkProducer *p, const TkKafkaWait *wait, TkKafkaError *error)
+{
+	TkKafkaStatus status;
+
+	p->progress = COMMITTING;
+	status = call_until(p, rd_kafka_commit_transaction, "commit_transaction", wait, error);
+	if (status == TK_KAFKA_OK)
+		p->progress = IDLE;
+	else if (status == TK_KAFKA_ABORT)
+		p->progress = OPEN;
+	return status;
+}
+
+/*
+ * Queued records are thrown away; those on their way are waited for.  After a
+ * commit that gave no answer this is FATAL: the commit may still arrive, and
+ * only destroying the handle ends that.
+ */
+TkKafkaStatus
+tk_producer_abort(TkProducer *p, const TkKafkaWait *wait, TkKafkaError *error)
+{
+	TkKafkaStatus status;
+
+	if (p->progress == IDLE)
+		return tk_ok(error);
+	p->progress = ABORTING;
+	status = call_until(p, rd_kafka_abort_transaction, "abort_transaction", wait, error);
+	if (status == TK_KAFKA_OK)
+	{
+		p->progress = IDLE;
+		p->failure_code = 0;
+	}
+	return status;
+}
+
+bool
+tk_producer_destroy(TkProducer *p, int timeout_ms)
+{
+	int			i;
+
+	if (p == NULL)
+		return true;
+	/* librdkafka waits for every topic handle */
+	for (i = 0; i < TOPIC_BUCKETS; i++)
+	{
+		while (p->topics[i])
+		{
+			TkProducerTopic *topic = p->topics[i];
+
+			p->topics[i] = topic->next;
+			rd_kafka_topic_destroy(topic->handle);
+			free(topic);
+		}
+	}
+	if (!tk_client_close(&p->client, timeout_ms))
+		return false;			/* leaked: librdkafka may still look at it */
+	free(p->transactional_id);
+	free(p);
+	return true;
+}
+
+
+/*
+ * Topics
+ */
+
+TkKafkaStatus
+tk_topic_describe(TkProducer *p, const char *name, const TkKafkaWait *wait, int *partitions, TkKafkaError *error)
+{
+	TkDeadline	deadline = tk_deadline(wait);
+	TkProducerTopic *topic = tk_producer_topic(p, name, error);
+	bool		has_leaders;
+
+	*partitions = 0;
+	if (topic == NULL)
+		return TK_KAFKA_FATAL;
+	return tk_client_topic(&p->client, topic->handle, &deadline, partitions, &has_leaders, error);
+}
+
+/*
+ * Waits for the answer to an administrative request.  A request that nobody
+ * waits for any more ends in a queue that is gone.
+ */
+static rd_kafka_event_t *
+admin_answer(TkProducer *p, rd_kafka_queue_t *queue, const TkDeadline *deadline)
+{
+	for (;;)
+	{
+		rd_kafka_event_t *event = rd_kafka_queue_poll(queue, tk_slice(deadline, TK_SLICE_MS));
+
+		rd_kafka_poll(p->client.rk, 0);
+		if (event || tk_is_over(deadline))
+			return event;
+	}
+}
+
+/* NULL when librdkafka refuses them; the caller then does without. */
+static rd_kafka_AdminOptions_t *
+admin_options(TkProducer *p, rd_kafka_admin_op_t op, const TkDeadline *deadline)
+{
+	rd_kafka_AdminOptions_t *options = rd_kafka_AdminOptions_new(p->client.rk, op);
+	char		ignored[200];
+
+	if (options)
+		rd_kafka_AdminOptions_set_request_timeout(options, tk_slice(deadline, 300000), ignored, sizeof(ignored));
+	return options;
+}
+
+/* What an administrative request failed with: some errors pass, some are for people. */
+static TkKafkaStatus
+admin_failed(TkProducer *p, int code, const char *text, const char *needs, const char *what, TkKafkaError *error)
+{
+	TkKafkaCause cause = tk_cause(code);
+
+	if (cause == TK_CAUSE_TIMED_OUT && p->client.trouble_code != 0)
+		return tk_fail(error, TK_KAFKA_RETRY, tk_cause(p->client.trouble_code), p->client.trouble_code,
+					   "%s: %s: %s", what, text, p->client.trouble);
+	if (cause == TK_CAUSE_AUTHORIZATION || cause == TK_CAUSE_CONFIGURATION)
+		return tk_fail(error, TK_KAFKA_FATAL, cause, code, "%s: %s%s", what, text,
+					   cause == TK_CAUSE_AUTHORIZATION ? needs : "");
+	return tk_fail(error, TK_KAFKA_RETRY, cause, code, "%s: %s", what, text);
+}
+
+TkKafkaStatus
+tk_topic_create(TkProducer *p, const char *name, const TkTopicSpec *spec, const TkKafkaWait *wait,
+				TkKafkaError *error)
+{
+	TkDeadline	deadline = tk_deadline(wait);
+	TkProducerTopic *topic = tk_producer_topic(p, name, error);
+	const char *needs = " (needs the ACL Create on the topic)";
+	char		what[300];
+	char		why[300] = "";
+	rd_kafka_NewTopic_t *request;
+	rd_kafka_AdminOptions_t *options;
+	rd_kafka_queue_t *queue;
+	rd_kafka_event_t *event;
+	TkKafkaStatus status = TK_KAFKA_OK;
+	int			i;
+
+	if (topic == NULL)
+		return TK_KAFKA_FATAL;
+	snprintf(what, sizeof(what), "creating topic \"%s\"", name);
+	request = rd_kafka_NewTopic_new(name, spec->partitions, spec->replication_factor, why, sizeof(why));
+	if (request == NULL)
+		return tk_fail(error, TK_KAFKA_FATAL, TK_CAUSE_CONFIGURATION, RD_KAFKA_RESP_ERR__INVALID_ARG, "%s: %s",
+					   what, why);
+	for (i = 0; i < spec->nconfigs; i++)
+		rd_kafka_NewTopic_set_config(request, spec->configs[i].name, spec->configs[i].value);
+
+	queue = rd_kafka_queue_new(p->client.rk);
+	options = admin_options(p, RD_KAFKA_ADMIN_OP_CREATETOPICS, &deadline);
+	rd_kafka_CreateTopics(p->client.rk, &request, 1, options, queue);
+	event = admin_answer(p, queue, &deadline);
+	if (event == NULL)
+		status = tk_gave_up(&p->client, &deadline, what, error);
+	else if (rd_kafka_event_error(event))
+		status = admin_failed(p, rd_kafka_event_error(event), rd_kafka_event_error_string(event), needs, what, error);
+	else
+	{
+		const rd_kafka_CreateTopics_result_t *result = rd_kafka_event_CreateTopics_result(event);
+		size_t		n = 0;
+		const rd_kafka_topic_result_t **topics = result ? rd_kafka_CreateTopics_result_topics(result, &n) : NULL;
+		int			code = n == 1 ? rd_kafka_topic_result_error(topics[0]) : RD_KAFKA_RESP_ERR__BAD_MSG;
+		const char *text = n == 1 ? rd_kafka_topic_result_error_string(topics[0]) : NULL;
+
+		if (code != 0 && code != RD_KAFKA_RESP_ERR_TOPIC_ALREADY_EXISTS)
+			status = admin_failed(p, code, text ? text : rd_kafka_err2str(code), needs, what, error);
+	}
+	if (event)
+		rd_kafka_event_destroy(event);
+	if (options)
+		rd_kafka_AdminOptions_destroy(options);
+	rd_kafka_NewTopic_destroy(request);
+	rd_kafka_queue_destroy(queue);
+
+	/* The brokers hear of it one by one, and its leaders are chosen a moment later. */
+	while (status == TK_KAFKA_OK)
+	{
+		int			partitions;
+		bool		has_leaders;
+
+		status = tk_client_topic(&p->client, topic->handle, &deadline, &partitions, &has_leaders, error);
+		if (status == TK_KAFKA_OK && has_leaders)
+			return tk_ok(error);
+		if (status == TK_KAFKA_OK && tk_is_over(&deadline))
+			return tk_gave_up(&p->client, &deadline, what, error);
+		rd_kafka_poll(p->client.rk, tk_slice(&deadline, 10));
+	}
+	return status;
+}
+
+TkKafkaStatus
+tk_topic_config(TkProducer *p, const char *name, const char *entry, const TkKafkaWait *wait,
+				char *value, size_t size, TkKafkaError *error)
+{
+	TkDeadline	deadline = tk_deadline(wait);
+	const char *needs = " (needs the ACL DescribeConfigs on the topic)";
+	char		what[300];
+	rd_kafka_ConfigResource_t *request;
+	rd_kafka_AdminOptions_t *options;
+	rd_kafka_queue_t *queue;
+	rd_kafka_event_t *event;
+	TkKafkaStatus status = TK_KAFKA_OK;
+
+	snprintf(what, sizeof(what), "configuration of topic \"%s\"", name);
+	request = rd_kafka_ConfigResource_new(RD_KAFKA_RESOURCE_TOPIC, name);
+	if (request == NULL)
+		return tk_fail(error, TK_KAFKA_FATAL, TK_CAUSE_CONFIGURATION, RD_KAFKA_RESP_ERR__INVALID_ARG,
+					   "%s: no such name is possible", what);
+	queue = rd_kafka_queue_new(p->client.rk);
+	options = admin_options(p, RD_KAFKA_ADMIN_OP_DESCRIBECONFIGS, &deadline);
+	rd_kafka_DescribeConfigs(p->client.rk, &request, 1, options, queue);
+	event = admin_answer(p, queue, &deadline);
+	if (event == NULL)
+		status = tk_gave_up(&p->client, &deadline, what, error);
+	else if (rd_kafka_event_error(event))
+		status = admin_failed(p, rd_kafka_event_error(event), rd_kafka_event_error_string(event), needs, what, error);
+	else
+	{
+		const rd_kafka_DescribeConfigs_result_t *result = rd_kafka_event_DescribeConfigs_result(event);
+		size_t		n = 0;
+		size_t		nentries = 0;
+		size_t		i;
+		const rd_kafka_ConfigResource_t **resources =
+			result ? rd_kafka_DescribeConfigs_result_resources(result, &n) : NULL;
+		int			code = n == 1 ? rd_kafka_ConfigResource_error(resources[0]) : RD_KAFKA_RESP_ERR__BAD_MSG;
+
+		if (code)
+		{
+			const char *text = n == 1 ? rd_kafka_ConfigResource_error_string(resources[0]) : NULL;
+
+			status = admin_failed(p, code, text ? text : rd_kafka_err2str(code), needs, what, error);
+		}
+		else
+		{
+			const rd_kafka_ConfigEntry_t **entries = rd_kafka_ConfigResource_configs(resources[0], &nentries);
+
+			status = TK_KAFKA_FATAL;
+			for (i = 0; i < nentries && status != TK_KAFKA_OK; i++)
+			{
+				const char *text = rd_kafka_ConfigEntry_value(entries[i]);
+
+				if (strcmp(rd_kafka_ConfigEntry_name(entries[i]), entry) != 0)
+					continue;
+				snprintf(value, size, "%s", text ? text : "");
+				status = tk_ok(error);
+			}
+			if (status != TK_KAFKA_OK)
+				tk_fail(error, TK_KAFKA_FATAL, TK_CAUSE_CONFIGURATION, 0, "%s has no entry \"%s\"", what, entry);
+		}
+	}
+	if (event)
+		rd_kafka_event_destroy(event);
+	if (options)
+		rd_kafka_AdminOptions_destroy(options);
+	rd_kafka_ConfigResource_destroy(request);
+	rd_kafka_queue_destroy(queue);
+	if (status == TK_KAFKA_OK)
+		tk_client_healthy(&p->client);
+	return status;
+}

@@ -1,0 +1,100 @@
+/*
+ * kafka_producer.h
+ *	  A transactional producer: one handle, one transactional id.
+ *
+ * Every handle has allow.auto.create.topics=false, enable.idempotence=true,
+ * the partitioner murmur2_random and a delivery-report callback (without one
+ * rd_kafka_flush looks only every 10 ms).  Delivery errors are counted: the
+ * flush is no vote by itself.
+ */
+#ifndef TK_KAFKA_PRODUCER_H
+#define TK_KAFKA_PRODUCER_H
+
+#include "kafka_client.h"
+
+typedef struct TkProducer TkProducer;
+typedef struct TkProducerTopic TkProducerTopic;
+
+typedef struct TkRecordHeader
+{
+	const char *name;
+	const void *value;			/* NULL = Kafka's null */
+	size_t		len;
+} TkRecordHeader;
+
+#define TK_PARTITION_BY_KEY (-1)
+
+/* Creates the handle and its threads; talks to nobody yet. NULL on error. */
+extern TkProducer *tk_producer_create(const TkKafkaConf *conf, const char *transactional_id,
+									  int transaction_timeout_ms, TkKafkaError *error);
+
+/* InitProducerId: fences every older producer of the id and aborts what it left open. */
+extern TkKafkaStatus tk_producer_init(TkProducer *p, const TkKafkaWait *wait, TkKafkaError *error);
+
+extern TkKafkaStatus tk_producer_begin(TkProducer *p, TkKafkaError *error);
+
+/* The long-lived handle of a topic; freed with the producer. NULL on error. */
+extern TkProducerTopic *tk_producer_topic(TkProducer *p, const char *topic, TkKafkaError *error);
+
+/*
+ * Appends a record to the open transaction; copies all bytes.  NULL key or
+ * value = Kafka's null.  RETRY/QUEUE_FULL: serve tk_producer_poll and call
+ * again.  OVERSIZE when the record is over message.max.bytes.
+ */
+extern TkKafkaStatus tk_producer_send(TkProducer *p, TkProducerTopic *topic, int32_t partition,
+									  const void *key, size_t key_len, const void *value, size_t value_len,
+									  const TkRecordHeader *headers, int nheaders, TkKafkaError *error);
+
+/* Serves delivery reports, errors and logs for at most timeout_ms (0: only what is there). */
+extern void tk_producer_poll(TkProducer *p, int timeout_ms);
+
+/* The first delivery or fatal error since the last begin: OK if there is none. */
+extern TkKafkaStatus tk_producer_health(TkProducer *p, TkKafkaError *error);
+
+/*
+ * Waits until every record of the transaction is acknowledged.  OK means each
+ * one was; any delivery error is returned, with the topic in its message.
+ */
+extern TkKafkaStatus tk_producer_flush(TkProducer *p, const TkKafkaWait *wait, TkKafkaError *error);
+
+/* Records sent and not yet reported; bytes of their keys and values. */
+extern long tk_producer_unacknowledged(const TkProducer *p);
+
+extern TkKafkaStatus tk_producer_commit(TkProducer *p, const TkKafkaWait *wait, TkKafkaError *error);
+extern TkKafkaStatus tk_producer_abort(TkProducer *p, const TkKafkaWait *wait, TkKafkaError *error);
+
+/*
+ * Destroys the handle.  Purges first, then waits at most timeout_ms for
+ * librdkafka's threads; false if they still run: the memory is then leaked and
+ * the process must leave by _exit (tk_kafka_threads_left tells).
+ */
+extern bool tk_producer_destroy(TkProducer *p, int timeout_ms);
+extern bool tk_kafka_threads_left(void);
+
+/* The producer id and epoch, once known (-1 before): from librdkafka's statistics. */
+extern const char *tk_producer_transactional_id(const TkProducer *p);
+
+/*
+ * Topics, over the producer's own connections (Admin API).
+ */
+typedef struct TkTopicSpec
+{
+	int			partitions;		/* -1: the broker's default */
+	int			replication_factor; /* -1: likewise */
+	int			nconfigs;
+	const TkKafkaProperty *configs; /* topic configuration, e.g. cleanup.policy */
+} TkTopicSpec;
+
+/* *partitions = how many the topic has, 0 if there is no such topic. */
+extern TkKafkaStatus tk_topic_describe(TkProducer *p, const char *topic, const TkKafkaWait *wait,
+									   int *partitions, TkKafkaError *error);
+
+/* Creates it and waits until it has leaders; an existing topic is no error. */
+extern TkKafkaStatus tk_topic_create(TkProducer *p, const char *topic, const TkTopicSpec *spec,
+									 const TkKafkaWait *wait, TkKafkaError *error);
+
+/* Copies the value of one configuration entry of an existing topic; RETRY/FATAL as usual. */
+extern TkKafkaStatus tk_topic_config(TkProducer *p, const char *topic, const char *entry, const TkKafkaWait *wait,
+									 char *value, size_t size, TkKafkaError *error);
+
+#endif							/* TK_KAFKA_PRODUCER_H */

@@ -1,0 +1,67 @@
+/*
+ * options.h
+ *	  Options of pipelines and tables (jsonb), of servers and user mappings.
+ */
+#ifndef TK_OPTIONS_H
+#define TK_OPTIONS_H
+
+#include "postgres.h"
+
+#include "nodes/pg_list.h"
+#include "utils/jsonb.h"
+
+#include "encode.h"
+#include "kafka_progress.h"
+
+/* Bits of the option "operations" */
+#define TK_OP_INSERT	1
+#define TK_OP_UPDATE	2
+#define TK_OP_DELETE	4
+#define TK_OP_TRUNCATE	8
+#define TK_OPERATIONS	4		/* how many there are */
+
+/* "insert" … for bit 1 << i; also pgoutput's publish flags. */
+extern const char *const tk_operation_names[TK_OPERATIONS];
+
+typedef struct TkPipelineOptions
+{
+	int			checkpoint_interval;	/* ms */
+	int			checkpoint_timeout; /* ms */
+	int			checkpoint_max_records;
+	int64		checkpoint_max_bytes;
+	int			retained_checkpoints;
+	char	   *transactional_id_prefix;	/* NULL: the default */
+	int			transaction_timeout;	/* ms */
+	char	   *progress_topic; /* NULL: the default */
+	const TkEncoder *envelope;
+	bool		tombstones;
+	int			operations;		/* TK_OP_* */
+	TkJsonMode	json;
+	bool		metadata_headers;
+	bool		transaction_metadata;
+	bool		create_topics;
+	int			topic_partitions;	/* -1: the broker's default */
+	int			topic_replication_factor;	/* -1: likewise */
+	int			ntopic_configs;
+	TkKafkaProperty *topic_configs;
+} TkPipelineOptions;
+
+typedef struct TkTableOptions
+{
+	char	   *topic;			/* NULL: <pipeline>.<schema>.<table> */
+	List	   *keys;			/* of char *, database encoding; NIL: the default key */
+	int			operations;		/* 0: the pipeline's */
+} TkTableOptions;
+
+/*
+ * Parse and check options.  ERROR for an unknown name (hint: the nearest), a
+ * wrong type, a value out of range.  "what" names the owner in messages, as
+ * 'pipeline "shop"'.  The result is palloc'd.
+ */
+extern TkPipelineOptions *tk_parse_pipeline_options(Jsonb *options, const char *what);
+extern TkTableOptions *tk_parse_table_options(Jsonb *options, const char *what);
+
+/* Merges a change into stored options: null removes a name. */
+extern Jsonb *tk_merge_options(Jsonb *stored, Jsonb *change);
+
+#endif							/* TK_OPTIONS_H */

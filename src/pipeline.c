@@ -1,0 +1,1165 @@
+/*
+ * pipeline.c
+ *	  A pipeline worker's life: recovery, then checkpoints, for ever.
+ *
+ * This is the only file that knows the order of things; src/README walks
+ * through the crash between every two of them.  In short:
+ *
+ *	A checkpoint is one Kafka transaction: whole PostgreSQL transactions and one
+ *	progress record.  It is prepared (a durable row here) before Kafka commits
+ *	it, and the slot follows only after Kafka has.  So Kafka never holds a
+ *	checkpoint that this server doesn't know of, and the WAL of one that Kafka
+ *	doesn't hold is never gone.
+ *
+ *	There is no other way to start than recovery, and no other reaction to an
+ *	error than to start.  What Kafka holds is read from Kafka.
+ */
+#include "postgres.h"
+
+#include <unistd.h>
+
+#include "access/timeline.h"
+#include "access/xact.h"
+#include "access/xlog.h"
+#include "commands/dbcommands.h"
+#include "foreign/foreign.h"
+#include "catalog/pg_publication.h"
+#include "mb/pg_wchar.h"
+#include "miscadmin.h"
+#include "pgstat.h"
+#include "postmaster/bgworker.h"
+#include "postmaster/interrupt.h"
+#include "storage/ipc.h"
+#include "storage/latch.h"
+#include "storage/proc.h"
+#include "tcop/tcopprot.h"
+#include "utils/builtins.h"
+#include "utils/guc.h"
+#include "utils/lsyscache.h"
+#include "utils/memutils.h"
+#include "utils/timestamp.h"
+#include "utils/wait_event.h"
+
+#include "committable.h"
+#include "failpoint.h"
+#include "pg_compat.h"
+#include "pipeline.h"
+#include "recovery.h"
+#include "wal_source.h"
+
+PGDLLEXPORT void tk_pipeline_main(Datum arg);
+
+/* How long a start waits for Kafka before the launcher's backoff takes over. */
+#define REACH_PATIENCE_US INT64CONST(5000000)
+
+/* … for one step of recovery: fencing may wait for a transaction that is just being ended */
+#define RECOVERY_PATIENCE_US INT64CONST(60000000)
+
+/* … and at the process's end, for an abort and for librdkafka's threads. */
+#define EXIT_PATIENCE_MS 700
+
+/* A commit slower than this may have an EndTxn on its way twice: see commit_kafka(). */
+#define SLOW_COMMIT_US INT64CONST(5000000)
+
+/* An idle pipeline marks its last row so long after the commit. */
+#define MARK_AFTER_US INT64CONST(1000000)
+
+/* A worker without failure for so long has no failures to count any more. */
+#define SOUND_AFTER_US INT64CONST(10000000)
+
+/* Sleeps: nothing to wait for but commits; WAL inserted but not flushed yet. */
+#define IDLE_MS 1000
+#define UNFLUSHED_MS 10
+
+TkPipeline	tk_pipeline;
+
+static bool orderly_exit = false;
+static int64 running_since_us;
+
+/* The fork points of this server's timeline history. */
+static struct TkFork *forks;
+static int	nforks;
+
+/* ----------------------------------------------------------------
+ * Loading
+ * ----------------------------------------------------------------
+ */
+
+static void
+pin_setting(const char *name, const char *value)
+{
+	SetConfigOption(name, value, PGC_SUSET, PGC_S_OVERRIDE);
+}
+
+/* What the bytes of a record depend on, whatever the database's or role's settings say. */
+static void
+pin_settings(void)
+{
+	pin_setting("search_path", "pg_catalog");
+	pin_setting("datestyle", "ISO, YMD");
+	pin_setting("intervalstyle", "iso_8601");
+	pin_setting("timezone", "UTC");
+	pin_setting("extra_float_digits", "1");
+	pin_setting("bytea_output", "hex");
+	pin_setting("lc_monetary", "C");
+	pin_setting("xmloption", "content");
+	if (GetDatabaseEncoding() != PG_SQL_ASCII)
+		pin_setting("client_encoding", "UTF8");
+
+	/* A standby's copy of the committable isn't needed, and must not hold the Kafka transaction open. */
+	pin_setting("synchronous_commit", "local");
+	pin_setting("logical_decoding_work_mem", "64MB");
+	pin_setting("default_transaction_isolation", "read committed");
+	pin_setting("default_transaction_read_only", "off");
+	pin_setting("default_transaction_deferrable", "off");
+	pin_setting("row_security", "on");
+	pin_setting("statement_timeout", "0");
+	pin_setting("lock_timeout", "0");
+	pin_setting("idle_in_transaction_session_timeout", "0");
+}
+
+/* "<prefix>.<pipeline>.<first 8 hex digits of the uuid>.progress" */
+static char *
+default_progress_topic(void)
+{
+	return psprintf("%s.%s.%.8s.progress", tk_pipeline.prefix, tk_pipeline.definition->name, tk_pipeline.state.uuid);
+}
+
+/* The publications must be there: what pgoutput doesn't find, it errors for or (18) leaves out. */
+static void
+check_publications(void)
+{
+	TkDefinition *d = tk_pipeline.definition;
+
+	if (d->publication != NULL)
+	{
+		char	   *name = get_publication_name(d->publication_oid, true);
+
+		if (name == NULL)
+			tk_stop_sticky(TK_STATE_FAILED, "Drop the pipeline and create it anew.",
+						   "publication \"%s\" was dropped", d->publication);
+		d->publication = name;	/* it may have been renamed */
+		return;
+	}
+	for (int i = 0; i < TK_OPERATIONS; i++)
+	{
+		char	   *name = tk_owned_publication(d->pipeline_id, i);
+
+		if (!OidIsValid(get_publication_oid(name, true)))
+			tk_stop_sticky(TK_STATE_FAILED, "Drop the pipeline and create it anew.",
+						   "its publication \"%s\" was dropped", name);
+	}
+}
+
+/* Reads everything that the catalog says.  False: there is nothing to run. */
+static bool
+load_pipeline(void)
+{
+	TkPipeline *p = &tk_pipeline;
+
+	tk_transaction_begin();
+	MemoryContextSwitchTo(p->context);
+	p->definition = tk_definition_by_id(p->entry->pipeline_id);
+	if (p->definition == NULL || p->definition->dropping || !p->definition->enabled)
+	{
+		tk_transaction_commit();
+		return false;
+	}
+	tk_state_load(p->definition, &p->state);
+	if (!p->state.exists || p->state.sticky_state != NULL)
+	{
+		tk_transaction_commit();
+		return false;
+	}
+	p->options = tk_parse_pipeline_options(p->definition->raw_options,
+										   psprintf("pipeline \"%s\"", p->definition->name));
+	p->tables = tk_table_entries(p->definition);
+	p->slot_name = tk_slot_name(MyDatabaseId, p->definition->pipeline_id);
+	p->prefix = p->options->transactional_id_prefix;
+	if (p->prefix == NULL)
+		p->prefix = psprintf("pg." UINT64_FORMAT ".%u", GetSystemIdentifier(), MyDatabaseId);
+	p->progress_topic = p->state.progress_topic;
+	if (p->progress_topic == NULL)
+		p->progress_topic = p->options->progress_topic ? p->options->progress_topic : default_progress_topic();
+	p->conf = tk_server_conf(p->definition);
+	if (p->conf == NULL)
+		tk_stop_sticky(TK_STATE_FAILED, "Drop the pipeline and create it anew.",
+					   "server \"%s\" was dropped", p->definition->server_name);
+	check_publications();
+	p->publications = tk_publication_list(p->definition);
+	tk_transaction_commit();
+	MemoryContextSwitchTo(p->context);
+
+	p->policy.interval_us = (int64) p->options->checkpoint_interval * 1000;
+	p->policy.max_records = p->options->checkpoint_max_records;
+	p->policy.max_bytes = p->options->checkpoint_max_bytes;
+	return true;
+}
+
+/* ----------------------------------------------------------------
+ * Recovery (DESIGN §3)
+ * ----------------------------------------------------------------
+ */
+
+static char *
+transactional_id(const char *prefix, int i)
+{
+	return psprintf("%s.%s.%d", prefix, tk_pipeline.definition->name, i);
+}
+
+/* The handle only: no transactional id is touched by it. */
+static void
+create_producer(int i)
+{
+	TkKafkaError error;
+
+	tk_pipeline.producers[i] = tk_producer_create(tk_pipeline.conf, transactional_id(tk_pipeline.prefix, i),
+												  tk_pipeline.options->transaction_timeout, &error);
+	if (tk_pipeline.producers[i] == NULL)
+		tk_kafka_failed("creating a producer", &error);
+	tk_pipeline.progress_topics[i] = tk_producer_topic(tk_pipeline.producers[i], tk_pipeline.progress_topic, &error);
+	if (tk_pipeline.progress_topics[i] == NULL)
+		tk_kafka_failed("opening the progress topic", &error);
+}
+
+/* InitProducerId: fences what used the id before, and aborts what it left open. */
+static void
+init_producer(TkProducer *producer)
+{
+	int64		deadline = tk_now_us() + RECOVERY_PATIENCE_US;
+	char		doing[300];
+	TkKafkaError error;
+
+	snprintf(doing, sizeof(doing), "taking over transactional id \"%s\"", tk_producer_transactional_id(producer));
+	while (tk_kafka_again(tk_producer_init(producer, &tk_kafka_slice, &error), &error, deadline, doing))
+		 /* again */ ;
+}
+
+/*
+ * Step 0: the slot is the mutual exclusion of this database's workers.
+ * Returns why it is lost, or NULL.  A crash after it was made and before that
+ * is stored leaves a leftover, which the next start drops.
+ */
+static const char *
+acquire_slot(void)
+{
+	TkPipeline *p = &tk_pipeline;
+	XLogRecPtr	confirmed = InvalidXLogRecPtr;
+
+	if (!p->state.slot_created)
+	{
+		tk_slot_drop(p->slot_name);
+		confirmed = tk_slot_create(p->slot_name);
+		TK_FAILPOINT(AFTER_SLOT_CREATE);
+		tk_transaction_begin();
+		tk_state_slot_created(p->definition->pipeline_id, p->progress_topic);
+		tk_transaction_commit();
+		MemoryContextSwitchTo(p->context);
+		p->state.slot_created = true;
+	}
+	else
+	{
+		switch (tk_slot_state(p->slot_name, &confirmed))
+		{
+			case TK_SLOT_MISSING:
+				return "its replication slot was dropped";
+			case TK_SLOT_FOREIGN:
+				return "its replication slot is not one of this database with plugin pgoutput";
+			case TK_SLOT_LOST:
+				return "its replication slot was invalidated: the WAL it needs was removed (max_slot_wal_keep_size)";
+			case TK_SLOT_GOOD:
+				break;
+		}
+		tk_slot_acquire_mine(p->slot_name);
+		if (!XLogRecPtrIsInvalid(p->state.stop_lsn) && tk_slot_confirmed() > p->state.stop_lsn)
+			return psprintf("its replication slot stands at %X/%X, beyond the %X/%X where the pipeline stopped: somebody has advanced it or made it anew",
+							LSN_FORMAT_ARGS(tk_slot_confirmed()), LSN_FORMAT_ARGS(p->state.stop_lsn));
+	}
+	pg_atomic_write_u64(&p->entry->confirmed_lsn, confirmed);
+	LWLockAcquire(tk_shared->lock, LW_EXCLUSIVE);
+	p->entry->slot_ready = true;
+	LWLockRelease(tk_shared->lock);
+	ConditionVariableBroadcast(&p->entry->changed);
+	return NULL;
+}
+
+/* The progress topic: one partition, compacted.  Made here at the first start. */
+static void
+check_progress_topic(void)
+{
+	TkPipeline *p = &tk_pipeline;
+	int64		deadline = tk_now_us() + REACH_PATIENCE_US;
+	int			partitions = 0;
+	char		policy[64] = "";
+	TkKafkaError error;
+
+	/* The first call that needs Kafka. */
+	while (tk_kafka_again(tk_topic_describe(p->producers[0], p->progress_topic, &tk_kafka_slice, &partitions, &error),
+						  &error, deadline, "looking for the progress topic"))
+		 /* again */ ;
+	if (partitions == 0)
+	{
+		static const TkKafkaProperty configs[] = {
+			{"cleanup.policy", "compact"},
+			{"retention.ms", "-1"},
+			{"retention.bytes", "-1"},
+			{"segment.bytes", "1048576"},
+			{"unclean.leader.election.enable", "false"}
+		};
+		TkTopicSpec spec = {1, p->options->topic_replication_factor, lengthof(configs), configs};
+
+		/* Gone after it was used: judged in step 4, where absence means something. */
+		if (p->state.started)
+			return;
+		tk_ensure_topic(p->progress_topic, &spec);
+		return;
+	}
+	if (partitions != 1)
+		tk_stop_sticky(TK_STATE_FAILED, "Give the pipeline another progress_topic.",
+					   "progress topic \"%s\" has %d partitions instead of 1", p->progress_topic, partitions);
+
+	deadline = tk_now_us() + RECOVERY_PATIENCE_US;
+	while (tk_kafka_again(tk_topic_config(p->producers[0], p->progress_topic, "cleanup.policy", &tk_kafka_slice,
+										  policy, sizeof(policy), &error), &error, deadline,
+						  "reading the progress topic's configuration"))
+		 /* again */ ;
+	if (strcmp(policy, "compact") != 0)
+		tk_stop_sticky(TK_STATE_FAILED, "Set the topic's cleanup.policy to compact, then CALL kafka.resume().",
+					   "progress topic \"%s\" has cleanup.policy \"%s\": Kafka would delete the pipeline's position",
+					   p->progress_topic, policy);
+}
+
+/* Reads P. NULL: there is none. */
+static const TkProgress *
+read_progress(TkProgress *progress)
+{
+	TkPipeline *p = &tk_pipeline;
+	int64		deadline = tk_now_us() + RECOVERY_PATIENCE_US;
+	TkKafkaStatus status;
+	TkKafkaError error;
+	bool		found = false;
+
+	if (p->reader == NULL)
+	{
+		p->reader = tk_progress_reader_create(p->conf, p->progress_topic, &error);
+		if (p->reader == NULL)
+			tk_kafka_failed("creating a consumer", &error);
+	}
+	for (;;)
+	{
+		status = tk_progress_read(p->reader, &tk_kafka_slice, progress, &found, &error);
+		if (status != TK_KAFKA_OK && error.cause == TK_CAUSE_NO_TOPIC)
+			return NULL;
+		if (!tk_kafka_again(status, &error, deadline, "reading the progress topic"))
+			break;
+	}
+	return found ? progress : NULL;
+}
+
+static void
+await_stable_progress(void)
+{
+	int64		deadline = tk_now_us() + RECOVERY_PATIENCE_US;
+	TkKafkaStatus status;
+	TkKafkaError error;
+
+	for (;;)
+	{
+		status = tk_progress_wait_stable(tk_pipeline.reader, &tk_kafka_slice, &error);
+		if (status != TK_KAFKA_OK && error.cause == TK_CAUSE_NO_TOPIC)
+			return;
+		if (!tk_kafka_again(status, &error, deadline, "waiting for the progress topic's open transactions"))
+			return;
+	}
+}
+
+/* This server's timeline and where it left the older ones. */
+static void
+load_timelines(void)
+{
+	List	   *history;
+	ListCell   *lc;
+
+	tk_pipeline.timeline = tk_current_timeline();
+	history = readTimeLineHistory(tk_pipeline.timeline);
+	forks = palloc0(sizeof(struct TkFork) * Max(list_length(history), 1));
+	nforks = 0;
+	foreach(lc, history)
+	{
+		TimeLineHistoryEntry *entry = (TimeLineHistoryEntry *) lfirst(lc);
+
+		if (entry->tli == tk_pipeline.timeline)
+			continue;
+		forks[nforks].timeline = entry->tli;
+		forks[nforks].end_lsn = entry->end;
+		nforks++;
+	}
+}
+
+static void
+remember(TkRemembered *mine, TkCommittables *rows)
+{
+	TkPipeline *p = &tk_pipeline;
+	XLogRecPtr	confirmed = InvalidXLogRecPtr;
+
+	if (tk_slot_state(p->slot_name, &confirmed) != TK_SLOT_GOOD)
+		confirmed = InvalidXLogRecPtr;
+	tk_committables_load(p->definition->pipeline_id, confirmed, p->timeline, rows);
+
+	memset(mine, 0, sizeof(TkRemembered));
+	strlcpy(mine->uuid, p->state.uuid, sizeof(mine->uuid));
+	mine->system_identifier = GetSystemIdentifier();
+	mine->database = MyDatabaseId;
+	mine->started = p->state.started;
+	mine->instances[0] = p->state.instances[0];
+	mine->instances[1] = p->state.instances[1];
+	mine->newest = rows->newest;
+	mine->prepared = rows->prepared;
+	mine->committed = rows->committed;
+	mine->timeline = p->timeline;
+	mine->nforks = nforks;
+	mine->forks = forks;
+}
+
+/* Applies the table; returns GO or ADOPT. */
+static TkVerdict
+judge(const TkProgress *progress, const TkRemembered *mine, bool settled)
+{
+	char		reason[TK_REASON_MAX];
+	TkVerdict	verdict = tk_judge(progress, mine, settled, reason, sizeof(reason));
+
+	switch (verdict)
+	{
+		case TK_VERDICT_DIVERGED:
+			tk_stop_sticky(TK_STATE_DIVERGED,
+						   "Find out which server is the right one; CALL kafka.resume() checks again.", "%s", reason);
+		case TK_VERDICT_FENCED:
+			tk_stop_sticky(TK_STATE_FENCED,
+						   "Stop the other instance, or drop this pipeline; CALL kafka.resume() checks again.",
+						   "%s", reason);
+		case TK_VERDICT_GO:
+		case TK_VERDICT_ADOPT:
+			break;
+	}
+	return verdict;
+}
+
+/* Step 1: judge what the record says, before any transactional id is touched. */
+static void
+judge_before_fencing(void)
+{
+	TkProgress	progress;
+	TkRemembered mine;
+	TkCommittables rows;
+	const TkProgress *found = read_progress(&progress);
+
+	tk_transaction_begin();
+	remember(&mine, &rows);
+	tk_transaction_commit();
+	MemoryContextSwitchTo(tk_pipeline.context);
+	(void) judge(found, &mine, false);
+	TK_FAILPOINT(AFTER_PROGRESS_READ);
+}
+
+/*
+ * Step 3: take over every transactional id that may have a transaction open:
+ * the pool's, and those that rows, the state row or the progress record name.
+ * A crash here has only fenced; the next start does it again.
+ */
+static void
+fence_transactional_ids(void)
+{
+	TkPipeline *p = &tk_pipeline;
+	TkProgress	progress;
+	const TkProgress *found = read_progress(&progress);
+	List	   *ids;
+	ListCell   *lc;
+
+	tk_transaction_begin();
+	MemoryContextSwitchTo(p->context);
+	ids = tk_committable_transactional_ids(p->definition->pipeline_id);
+	tk_transaction_commit();
+	MemoryContextSwitchTo(p->context);
+	if (p->state.prefix != NULL)
+		for (int i = 0; i < p->state.pool_size; i++)
+			ids = lappend(ids, transactional_id(p->state.prefix, i));
+	if (found != NULL)
+		for (int i = 0; i < found->pool_size; i++)
+			ids = lappend(ids, transactional_id(found->prefix, i));
+
+	for (int i = 0; i < TK_POOL_SIZE; i++)
+		init_producer(p->producers[i]);
+	foreach(lc, ids)
+	{
+		const char *id = (const char *) lfirst(lc);
+		bool		done = false;
+		TkProducer *other;
+		TkKafkaError error;
+
+		for (int i = 0; i < TK_POOL_SIZE && !done; i++)
+			done = strcmp(id, tk_producer_transactional_id(p->producers[i])) == 0;
+		for (ListCell *before = list_head(ids); before != lc && !done; before = lnext(ids, before))
+			done = strcmp(id, (const char *) lfirst(before)) == 0;
+		if (done)
+			continue;
+		other = tk_producer_create(p->conf, id, p->options->transaction_timeout, &error);
+		if (other == NULL)
+			tk_kafka_failed("creating a producer", &error);
+		init_producer(other);
+		(void) tk_producer_destroy(other, EXIT_PATIENCE_MS);
+	}
+	TK_FAILPOINT(AFTER_INIT_TRANSACTIONS);
+}
+
+static uint64
+new_instance(void)
+{
+	uint64		instance;
+
+	do
+	{
+		if (!pg_strong_random(&instance, sizeof(instance)))
+			ereport(ERROR,
+					(errcode(ERRCODE_INTERNAL_ERROR),
+					 errmsg("could not generate a random instance number")));
+		instance &= PG_INT64_MAX;	/* it is stored as a bigint */
+	} while (instance == 0);
+	return instance;
+}
+
+/*
+ * Step 4: nobody but this process can write now, so what the progress topic
+ * holds is final.  The verdict on the prepared row, what a promoted server
+ * adopts, and the two instances that may stand in Kafka from now on are one
+ * transaction; a crash after it finds the older of the two.
+ */
+static void
+decide(void)
+{
+	TkPipeline *p = &tk_pipeline;
+	TkProgress	progress;
+	const TkProgress *found;
+	TkRemembered mine;
+	TkCommittables rows;
+	uint64		instances[2];
+	int64		held;
+	XLogRecPtr	held_end;
+
+	await_stable_progress();
+	found = read_progress(&progress);
+	TK_FAILPOINT(BEFORE_DECIDE);
+
+	p->instance = new_instance();
+	instances[0] = found != NULL ? found->instance : 0;
+	instances[1] = p->instance;
+
+	tk_transaction_begin();
+	remember(&mine, &rows);
+	if (judge(found, &mine, true) == TK_VERDICT_ADOPT)
+		tk_committable_adopt(p->definition->pipeline_id, p->options->retained_checkpoints,
+							 found->checkpoint, found->end_lsn, p->timeline);
+	held = found != NULL ? found->checkpoint : 0;
+	tk_committable_settle(p->definition->pipeline_id, held);
+	tk_committable_rearrange(p->definition->pipeline_id, p->options->retained_checkpoints);
+	remember(&mine, &rows);
+	tk_state_instances(p->definition->pipeline_id, instances, p->prefix, TK_POOL_SIZE);
+	tk_transaction_commit();
+	MemoryContextSwitchTo(p->context);
+
+	held_end = found != NULL ? found->end_lsn : tk_slot_confirmed();
+	memset(&p->checkpoint, 0, sizeof(p->checkpoint));
+	p->checkpoint.id = held + 1;
+	p->checkpoint.start_lsn = held_end;
+	p->checkpoint.end_lsn = held_end;
+	p->attempt = rows.next_attempt;
+	pg_atomic_write_u64(&p->entry->checkpoint_id, (uint64) held);
+	TK_FAILPOINT(AFTER_DECIDE);
+}
+
+/* Appends a progress record to the current producer's transaction. */
+static void
+append_progress(int64 checkpoint_id, bool start)
+{
+	TkPipeline *p = &tk_pipeline;
+	TkProducer *producer = p->producers[p->current];
+	TkProgress	progress;
+	char		value[1024];
+	size_t		len;
+	TkKafkaStatus status;
+	TkKafkaError error;
+
+	memset(&progress, 0, sizeof(progress));
+	strlcpy(progress.uuid, p->state.uuid, sizeof(progress.uuid));
+	progress.system_identifier = GetSystemIdentifier();
+	progress.database = MyDatabaseId;
+	progress.timeline = p->timeline;
+	progress.instance = p->instance;
+	progress.checkpoint = checkpoint_id;
+	progress.end_lsn = p->checkpoint.end_lsn;
+	strlcpy(progress.prefix, p->prefix, sizeof(progress.prefix));
+	progress.pool_size = TK_POOL_SIZE;
+	progress.start = start;
+	len = tk_progress_format(&progress, value, sizeof(value));
+
+	for (;;)
+	{
+		status = tk_producer_send(producer, p->progress_topics[p->current], 0,
+								  TK_PROGRESS_KEY, strlen(TK_PROGRESS_KEY), value, len, NULL, 0, &error);
+		if (status == TK_KAFKA_OK)
+			return;
+		if (status != TK_KAFKA_RETRY)
+			tk_kafka_failed("appending the progress record", &error);
+		tk_producer_poll(producer, 10);
+		CHECK_FOR_INTERRUPTS();
+		if (tk_producer_health(producer, &error) != TK_KAFKA_OK)
+			tk_kafka_failed("sending records", &error);
+	}
+}
+
+/* Waits until the broker has every record of the current transaction. */
+static void
+flush_current(int64 deadline)
+{
+	TkKafkaError error;
+
+	while (tk_kafka_again(tk_producer_flush(tk_pipeline.producers[tk_pipeline.current], &tk_kafka_slice, &error),
+						  &error, deadline, "waiting for acknowledgements"))
+		 /* again */ ;
+}
+
+/*
+ * Commits the current Kafka transaction and passes the turn.  After a slow
+ * commit an EndTxn may still be on its way a second time, and librdkafka's
+ * transactions of one producer share their epoch: it could end the next one.
+ * So that producer is destroyed and its id taken anew (a new epoch).
+ */
+static void
+commit_kafka(int64 deadline)
+{
+	TkPipeline *p = &tk_pipeline;
+	int			i = p->current;
+	int64		begun = tk_now_us();
+	bool		repeated = false;
+	TkKafkaError error;
+
+	while (tk_kafka_again(tk_producer_commit(p->producers[i], &tk_kafka_slice, &error), &error, deadline,
+						  "committing a transaction"))
+		repeated = true;
+	p->transaction_open = false;
+	p->current = (i + 1) % TK_POOL_SIZE;
+
+	if (repeated || tk_now_us() - begun > SLOW_COMMIT_US)
+	{
+		tk_stream_forget_producer(i);
+		(void) tk_producer_destroy(p->producers[i], EXIT_PATIENCE_MS);
+		p->producers[i] = NULL;
+		create_producer(i);
+		init_producer(p->producers[i]);
+	}
+}
+
+/*
+ * Step 5: say in Kafka that this instance runs.  A crash before "started" is
+ * stored is harmless: the record stands, and absence isn't held against it.
+ */
+static void
+write_start_record(void)
+{
+	TkPipeline *p = &tk_pipeline;
+	int64		deadline = tk_now_us() + RECOVERY_PATIENCE_US;
+	TkKafkaError error;
+
+	if (tk_producer_begin(p->producers[p->current], &error) != TK_KAFKA_OK)
+		tk_kafka_failed("beginning a transaction", &error);
+	p->transaction_open = true;
+	append_progress(p->checkpoint.id - 1, true);
+	flush_current(deadline);
+	commit_kafka(deadline);
+	TK_FAILPOINT(AFTER_START_RECORD);
+
+	tk_transaction_begin();
+	tk_state_started(p->definition->pipeline_id);
+	tk_transaction_commit();
+	MemoryContextSwitchTo(p->context);
+	TK_FAILPOINT(AFTER_STARTED);
+}
+
+static void
+recover(void)
+{
+	TkPipeline *p = &tk_pipeline;
+	const char *lost;
+
+	TK_FAILPOINT(RECOVERY_START);
+	load_timelines();
+	lost = acquire_slot();		/* 0 */
+	for (int i = 0; i < TK_POOL_SIZE; i++)
+		create_producer(i);
+	check_progress_topic();
+	judge_before_fencing();		/* 1 */
+
+	/*
+	 * 2: here a prepared row's Kafka transaction, if it is still open, is
+	 * committed over again.  Without that it is aborted by step 3 and its
+	 * range produced again: slower, and as right.
+	 */
+	if (lost != NULL)
+		tk_stop_sticky(TK_STATE_SLOT_LOST, "Transactions may be missing in Kafka. Drop the pipeline and create it anew.",
+					   "%s", lost);
+	fence_transactional_ids();	/* 3 */
+	decide();					/* 4 */
+	tk_stream_init();
+	tk_stream_ensure_topics();
+	write_start_record();		/* 5 */
+	(void) tk_progress_reader_destroy(p->reader, EXIT_PATIENCE_MS);
+	p->reader = NULL;
+	tk_wal_open(p->context, Max((XLogRecPtr) p->checkpoint.end_lsn, tk_slot_confirmed()), p->publications,
+				tk_stream_message);
+	MemoryContextSwitchTo(p->context);
+}
+
+/* ----------------------------------------------------------------
+ * A checkpoint (DESIGN §2)
+ * ----------------------------------------------------------------
+ */
+
+static void
+checkpoint_move(TkCheckpointState to)
+{
+	TkCheckpoint *checkpoint = &tk_pipeline.checkpoint;
+	TkCheckpointState from = checkpoint->state;
+
+	if (!tk_checkpoint_move(checkpoint, to, tk_now_us()))
+		elog(ERROR, "checkpoint " INT64_FORMAT " can't go from %s to %s", checkpoint->id,
+			 tk_checkpoint_state_name(from), tk_checkpoint_state_name(to));
+}
+
+/* 3: durable before visible. A crash after it leaves a prepared row, which the next start judges. */
+static void
+prepare_committable(void)
+{
+	TkPipeline *p = &tk_pipeline;
+
+	TK_FAILPOINT(BEFORE_PREPARE_COMMIT);
+	tk_transaction_begin();
+	tk_committable_prepare(p->definition->pipeline_id, p->options->retained_checkpoints, &p->checkpoint, p->attempt,
+						   tk_producer_transactional_id(p->producers[p->current]), p->timeline,
+						   p->triggered_at, p->committed_at);
+	tk_transaction_commit();
+	MemoryContextSwitchTo(p->context);
+	checkpoint_move(TK_CHECKPOINT_PREPARED);
+	TK_FAILPOINT(AFTER_PREPARE_COMMIT);
+}
+
+/* What everybody may see now: Kafka has it. */
+static void
+publish_progress(void)
+{
+	TkPipeline *p = &tk_pipeline;
+	TkPipelineEntry *entry = p->entry;
+
+	pg_atomic_write_u64(&entry->checkpoint_id, (uint64) p->checkpoint.id);
+	pg_atomic_fetch_add_u64(&entry->checkpoints, 1);
+	pg_atomic_fetch_add_u64(&entry->transactions, p->checkpoint.transactions);
+	pg_atomic_fetch_add_u64(&entry->records, p->checkpoint.records);
+	pg_atomic_fetch_add_u64(&entry->bytes, p->checkpoint.bytes);
+	pg_atomic_write_u64(&entry->covered_lsn,
+						Max(pg_atomic_read_u64(&entry->covered_lsn), p->checkpoint.read_lsn));
+	entry->last_commit_at = p->committed_at;
+	entry->failures = 0;
+	ConditionVariableBroadcast(&entry->changed);
+}
+
+/* Closes the open checkpoint: called at a transaction boundary. */
+static void
+run_checkpoint(XLogRecPtr read_lsn)
+{
+	TkPipeline *p = &tk_pipeline;
+	int64		deadline = tk_now_us() + (int64) p->options->checkpoint_timeout * 1000;
+
+	/* 1: nothing but whole transactions up to end_lsn is in it */
+	p->checkpoint.read_lsn = read_lsn;
+	p->last_triggered_us = tk_now_us();
+	p->triggered_at = GetCurrentTimestamp();
+	checkpoint_move(TK_CHECKPOINT_TRIGGERED);
+	TK_FAILPOINT(CHECKPOINT_TRIGGERED);
+
+	/* 2: a crash here, or before, leaves an open Kafka transaction, which the next start aborts */
+	append_progress(p->checkpoint.id, false);
+	TK_FAILPOINT(AFTER_PROGRESS_APPEND);
+	flush_current(deadline);
+	checkpoint_move(TK_CHECKPOINT_ACKNOWLEDGED);
+	TK_FAILPOINT(AFTER_FLUSH);
+
+	prepare_committable();		/* 3 */
+
+	/* 4: a crash here finds in the progress topic whether Kafka has it */
+	commit_kafka(deadline);
+	checkpoint_move(TK_CHECKPOINT_COMMITTED);
+	p->committed_at = GetCurrentTimestamp();
+	TK_FAILPOINT(AFTER_KAFKA_COMMIT);
+
+	/* 5: only now may the WAL go; a crash before it makes the next start skip by the progress record */
+	tk_slot_confirm(p->checkpoint.end_lsn);
+	TK_FAILPOINT(AFTER_SLOT_CONFIRM);
+
+	publish_progress();
+	tk_checkpoint_next(&p->checkpoint);
+	p->attempt = 1;
+}
+
+/* ----------------------------------------------------------------
+ * The stream
+ * ----------------------------------------------------------------
+ */
+
+/* The last row says "committed", once the pipeline is idle: not worth a write of its own before. */
+static void
+mark_committed(void)
+{
+	TkPipeline *p = &tk_pipeline;
+
+	TK_FAILPOINT(BEFORE_MARK);
+	tk_transaction_begin();
+	tk_committable_mark(p->definition->pipeline_id, p->checkpoint.id - 1, p->committed_at);
+	tk_transaction_commit();
+	MemoryContextSwitchTo(p->context);
+	p->committed_at = 0;
+	TK_FAILPOINT(AFTER_MARK);
+}
+
+/* All that may be read has been read, and nothing of it is left to send. */
+static void
+settle_idle(void)
+{
+	TkPipeline *p = &tk_pipeline;
+
+	if (p->checkpoint.state != TK_CHECKPOINT_NONE)
+		return;
+	tk_slot_confirm(tk_wal_position());
+	pg_atomic_write_u64(&p->entry->confirmed_lsn, tk_slot_confirmed());
+	if (p->dry_limit > pg_atomic_read_u64(&p->entry->covered_lsn))
+	{
+		pg_atomic_write_u64(&p->entry->covered_lsn, p->dry_limit);
+		ConditionVariableBroadcast(&p->entry->changed);
+	}
+	if (p->committed_at != 0 && tk_now_us() - p->last_triggered_us >= MARK_AFTER_US)
+		mark_committed();
+}
+
+/* Does somebody wait in kafka.checkpoint()? */
+static bool
+checkpoint_wanted(void)
+{
+	return pg_atomic_read_u64(&tk_pipeline.entry->wanted_lsn) > pg_atomic_read_u64(&tk_pipeline.entry->covered_lsn);
+}
+
+/*
+ * Decodes what may be read, up to "limit", and takes the checkpoints that come
+ * due on the way.  Returns when the reader has run dry, or something else wants
+ * attention (false).
+ */
+static bool
+read_until_dry(XLogRecPtr limit)
+{
+	TkPipeline *p = &tk_pipeline;
+
+	while (tk_wal_next(limit))
+	{
+		if (p->boundary)
+		{
+			p->boundary = false;
+			if (tk_checkpoint_due(&p->checkpoint, &p->policy, p->last_triggered_us, tk_now_us(), false, false))
+				run_checkpoint(tk_wal_position());
+		}
+		if (InterruptPending || ConfigReloadPending || tk_stop_wanted())
+			return false;
+	}
+	p->boundary = false;
+	p->dry_limit = limit;
+	return true;
+}
+
+/* How long the worker may sleep, in ms, if no commit wakes it. */
+static long
+sleep_ms(XLogRecPtr limit)
+{
+	TkPipeline *p = &tk_pipeline;
+	int64		delay = tk_checkpoint_delay(&p->checkpoint, &p->policy, p->last_triggered_us, tk_now_us());
+	long		timeout = IDLE_MS;
+
+	if (GetXLogInsertRecPtr() > limit)
+		timeout = UNFLUSHED_MS;
+	if (delay >= 0)
+		timeout = Min(timeout, (long) ((delay + 999) / 1000));
+	return timeout;
+}
+
+static void
+sleep_until_commit(XLogRecPtr limit)
+{
+	TkPipeline *p = &tk_pipeline;
+	long		timeout = sleep_ms(limit);
+
+	/* Announce first, then look again: a commit in between is seen by one or the other. */
+	tk_set_waiting(p->entry, true);
+	if (timeout > 0 && tk_wal_read_limit() <= limit)
+	{
+		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, timeout, PG_WAIT_EXTENSION);
+		ResetLatch(MyLatch);
+	}
+	tk_set_waiting(p->entry, false);
+}
+
+/* An orderly end remembers the slot's position, so that a slot made anew by somebody is noticed. */
+static void
+stop_orderly(void)
+{
+	TkPipeline *p = &tk_pipeline;
+
+	/* The request has been heard; what follows must not be interrupted by it. */
+	ProcDiePending = false;
+	InterruptPending = false;
+	pin_setting("lock_timeout", "1s");
+
+	TK_FAILPOINT(ORDERLY_STOP);
+	tk_transaction_begin();
+	if (p->committed_at != 0)
+		tk_committable_mark(p->definition->pipeline_id, p->checkpoint.id - 1, p->committed_at);
+	tk_state_stop(p->definition->pipeline_id, tk_slot_confirmed());
+	tk_transaction_commit();
+	MemoryContextSwitchTo(p->context);
+	orderly_exit = true;
+}
+
+/* Returns when the process should end, in order. */
+static void
+run(void)
+{
+	TkPipeline *p = &tk_pipeline;
+
+	tk_set_state(p->entry, TK_STATE_RUNNING, NULL, NULL);
+	running_since_us = tk_now_us();
+	for (;;)
+	{
+		XLogRecPtr	limit = tk_wal_read_limit();
+		bool		dry = read_until_dry(limit);
+		bool		stop = tk_stop_wanted();
+
+		pg_atomic_write_u64(&p->entry->read_lsn, tk_wal_position());
+		if (dry || stop)
+		{
+			if (tk_checkpoint_due(&p->checkpoint, &p->policy, p->last_triggered_us, tk_now_us(), true,
+								  stop || checkpoint_wanted()))
+				run_checkpoint(dry ? Max(limit, tk_wal_position()) : tk_wal_position());
+			settle_idle();
+		}
+		if (stop || ProcDiePending)
+		{
+			stop_orderly();
+			return;
+		}
+		CHECK_FOR_INTERRUPTS();
+		if (ConfigReloadPending)
+		{
+			ConfigReloadPending = false;
+			ProcessConfigFile(PGC_SIGHUP);
+		}
+		for (int i = 0; i < TK_POOL_SIZE; i++)
+			tk_producer_poll(p->producers[i], 0);
+		tk_forward_logs();
+		if (p->entry->failures != 0 && tk_now_us() - running_since_us > SOUND_AFTER_US)
+			p->entry->failures = 0;
+		if (dry)
+			sleep_until_commit(limit);
+	}
+}
+
+/* ----------------------------------------------------------------
+ * The process
+ * ----------------------------------------------------------------
+ */
+
+/* Ends the open Kafka transaction, through the handle that opened it; bounded. */
+static void
+abort_kafka_transaction(void)
+{
+	TkPipeline *p = &tk_pipeline;
+	TkKafkaWait wait = {EXIT_PATIENCE_MS, NULL};
+	TkKafkaError error;
+
+	if (!p->transaction_open)
+		return;
+	p->transaction_open = false;
+
+	/* A prepared checkpoint may be committed already; recovery finds out. */
+	if (p->checkpoint.state == TK_CHECKPOINT_PREPARED)
+		return;
+	(void) tk_producer_abort(p->producers[p->current], &wait, &error);
+}
+
+/* before_shmem_exit: leave Kafka and the registry tidy, within about two seconds whatever hangs. */
+static void
+pipeline_exit(int code, Datum arg)
+{
+	TkPipeline *p = &tk_pipeline;
+	TkPipelineEntry *entry = p->entry;
+
+	tk_set_waiting(entry, false);
+	abort_kafka_transaction();
+	if (p->reader != NULL)
+		(void) tk_progress_reader_destroy(p->reader, EXIT_PATIENCE_MS);
+	for (int i = 0; i < TK_POOL_SIZE; i++)
+		if (p->producers[i] != NULL)
+			(void) tk_producer_destroy(p->producers[i], EXIT_PATIENCE_MS);
+
+	LWLockAcquire(tk_shared->lock, LW_EXCLUSIVE);
+	entry->pid = 0;
+	entry->latch = NULL;
+	entry->launched_at = 0;
+	entry->slot_ready = false;
+	if (!orderly_exit)
+		entry->failures++;
+	if (!tk_state_is_sticky(entry->state) && entry->state != TK_STATE_RETRYING)
+	{
+		entry->state = entry->wanted ? TK_STATE_STARTING : TK_STATE_STOPPED;
+		entry->since = GetCurrentTimestamp();
+	}
+	LWLockRelease(tk_shared->lock);
+	ConditionVariableBroadcast(&entry->changed);
+	tk_wake_launcher();
+}
+
+/*
+ * on_proc_exit, after shared memory was released: with threads of librdkafka
+ * left behind, the C library's exit handlers would run beside them.
+ */
+static void
+leave_threads_behind(int code, Datum arg)
+{
+	if (tk_kafka_threads_left())
+		_exit(code);
+}
+
+/* Takes the registry's entry; false if it isn't ours to run. */
+static bool
+attach(int index)
+{
+	TkPipelineEntry *entry = &tk_shared->entries[index];
+	int32		ids[2];
+	bool		mine;
+
+	memcpy(ids, MyBgworkerEntry->bgw_extra, sizeof(ids));
+	LWLockAcquire(tk_shared->lock, LW_EXCLUSIVE);
+	mine = entry->in_use && entry->pid == 0 && entry->database == (Oid) ids[0] && entry->pipeline_id == ids[1];
+	if (mine)
+	{
+		entry->pid = MyProcPid;
+		entry->latch = &MyProc->procLatch;
+		entry->state = TK_STATE_STARTING;
+		entry->since = GetCurrentTimestamp();
+	}
+	LWLockRelease(tk_shared->lock);
+	tk_pipeline.entry = entry;
+	if (mine)
+		ConditionVariableBroadcast(&entry->changed);
+	return mine;
+}
+
+/* Stores a sticky state, in a transaction of its own; it must outlive a restart of the server. */
+static void
+store_sticky(TkPipelineStateKind state, const char *reason, const char *hint)
+{
+	tk_transaction_begin();
+	tk_state_sticky(tk_pipeline.entry->pipeline_id, tk_state_name(state), reason, hint);
+	tk_transaction_commit();
+}
+
+/* The start has failed, or the run has: tell the log, the registry and, if it is sticky, the catalog. */
+static void
+handle_error(void)
+{
+	TkPipeline *p = &tk_pipeline;
+	const char *reason;
+	const char *hint;
+	TkPipelineStateKind sticky = tk_sticky_asked(&reason, &hint);
+	ErrorData  *error;
+
+	HOLD_INTERRUPTS();
+	MemoryContextSwitchTo(p->context);
+	error = CopyErrorData();
+	if (!tk_stopping)
+		EmitErrorReport();
+	FlushErrorState();
+	AbortOutOfAnyTransaction();
+	MemoryContextSwitchTo(p->context);
+	RESUME_INTERRUPTS();
+
+	abort_kafka_transaction();
+	if (tk_stopping)
+	{
+		orderly_exit = true;
+		return;
+	}
+	if (sticky != TK_STATE_STOPPED)
+	{
+		store_sticky(sticky, reason, hint);
+		tk_set_state(p->entry, sticky, reason, hint);
+		ereport(WARNING,
+				(errmsg("pipeline \"%s\" has stopped (%s): the server keeps all WAL from its position on",
+						NameStr(p->entry->name), tk_state_name(sticky)),
+				 errhint("See the view kafka.pipelines; kafka.drop_pipeline() lets the WAL go.")));
+		orderly_exit = true;
+		return;
+	}
+	tk_set_state(p->entry, TK_STATE_RETRYING, error->message, error->hint);
+	p->entry->last_failure_at = GetCurrentTimestamp();
+	tk_request_scout(MyDatabaseId);	/* the definition may be gone with its extension */
+}
+
+/* The registry wanted what the catalog doesn't: let a scout look again. */
+static void
+withdraw(void)
+{
+	LWLockAcquire(tk_shared->lock, LW_EXCLUSIVE);
+	tk_pipeline.entry->wanted = false;
+	LWLockRelease(tk_shared->lock);
+	tk_request_scout(MyDatabaseId);
+	orderly_exit = true;
+}
+
+void
+tk_pipeline_main(Datum arg)
+{
+	/* Registered first, so it runs last. */
+	on_proc_exit(leave_threads_behind, 0);
+	pqsignal(SIGHUP, SignalHandlerForConfigReload);
+	pqsignal(SIGTERM, die);
+	BackgroundWorkerUnblockSignals();
+
+	if (!attach(DatumGetInt32(arg)))
+		proc_exit(0);
+	before_shmem_exit(pipeline_exit, 0);
+	BackgroundWorkerInitializeConnectionByOid(tk_pipeline.entry->database, InvalidOid, 0);
+	pin_settings();
+	tk_pipeline.context = AllocSetContextCreate(TopMemoryContext, "transactional_kafka pipeline",
+												ALLOCSET_DEFAULT_SIZES);
+	MemoryContextSwitchTo(tk_pipeline.context);
+
+	PG_TRY();
+	{
+		if (load_pipeline())
+		{
+			recover();
+			run();
+		}
+		else
+			withdraw();
+	}
+	PG_CATCH();
+	{
+		handle_error();
+	}
+	PG_END_TRY();
+	proc_exit(orderly_exit ? 0 : 1);
+}

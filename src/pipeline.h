@@ -1,0 +1,118 @@
+/*
+ * pipeline.h
+ *	  What the files of the pipeline worker share: pipeline.c (its life and the
+ *	  order of everything), stream.c (changes → records), trouble.c (errors and
+ *	  waiting).  One pipeline a process, so one structure.
+ */
+#ifndef TK_PIPELINE_H
+#define TK_PIPELINE_H
+
+#include "postgres.h"
+
+#include "access/xlogdefs.h"
+#include "datatype/timestamp.h"
+
+#include "catalog.h"
+#include "checkpoint.h"
+#include "encode.h"
+#include "kafka_producer.h"
+#include "kafka_progress.h"
+#include "options.h"
+#include "registry.h"
+
+/* max_concurrent_checkpoints (1) + 1 transactional ids, used in turn */
+#define TK_POOL_SIZE 2
+
+/* Debezium's source.version */
+#define TK_VERSION "1.0"
+
+typedef struct TkPipeline
+{
+	MemoryContext context;		/* lives as long as the process */
+	TkPipelineEntry *entry;
+
+	/* The definition, as it was at this start */
+	TkDefinition *definition;
+	TkPipelineOptions *options;
+	TkState		state;
+	TkKafkaConf *conf;
+	List	   *tables;			/* TkTableEntry: what set_table says */
+	char	   *slot_name;
+	char	   *prefix;
+	char	   *progress_topic;
+	char	   *publications;
+	TimeLineID	timeline;
+	uint64		instance;		/* of this start */
+
+	/* Kafka */
+	TkProducer *producers[TK_POOL_SIZE];
+	TkProducerTopic *progress_topics[TK_POOL_SIZE];
+	int			current;		/* whose turn it is */
+	bool		transaction_open;	/* on the current producer */
+	TkProgressReader *reader;
+
+	/* The checkpoint */
+	TkCheckpoint checkpoint;
+	TkCheckpointPolicy policy;
+	int			attempt;		/* of the checkpoint that is open or comes next */
+	int64		last_triggered_us;	/* 0: never */
+	TimestampTz triggered_at;
+	TimestampTz committed_at;	/* of the last checkpoint; 0: its row is marked */
+	XLogRecPtr	dry_limit;		/* where the reader ran dry last */
+
+	bool		boundary;		/* a transaction with records has just ended */
+} TkPipeline;
+
+extern TkPipeline tk_pipeline;
+
+extern int64 tk_now_us(void);	/* monotonic */
+
+/*
+ * trouble.c
+ */
+
+/* Ends this start: a state that only the operator ends. The format is the reason; hint may be NULL. */
+extern void tk_stop_sticky(TkPipelineStateKind state, const char *hint, const char *reason,...)
+			pg_attribute_printf(3, 4) pg_attribute_noreturn();
+
+/* The sticky state that the last error asked for; STOPPED: none. Fills both texts. */
+extern TkPipelineStateKind tk_sticky_asked(const char **reason, const char **hint);
+
+/* Raises a failed call to Kafka as the error, or sticky state, that it is. */
+extern void tk_kafka_failed(const char *doing, const TkKafkaError *error) pg_attribute_noreturn();
+
+/*
+ * A call that may have to be made again: true = do so.  Serves interrupts
+ * and requests to stop; raises an error when "deadline_us" has passed or the
+ * call failed for good.  TK_KAFKA_SLICE is how long one call waits.
+ */
+extern bool tk_kafka_again(TkKafkaStatus status, const TkKafkaError *error, int64 deadline_us, const char *doing);
+extern const TkKafkaWait tk_kafka_slice;
+
+/* Somebody wants this process to end or to start anew (pause, drop, a changed definition). */
+extern bool tk_stop_wanted(void);
+
+/* Set when a wait gave up because of tk_stop_wanted(). */
+extern bool tk_stopping;
+
+/* librdkafka's log lines, into ours. */
+extern void tk_forward_logs(void);
+
+/*
+ * stream.c
+ */
+extern void tk_stream_init(void);
+
+/* TkWalMessage: one message of pgoutput. */
+extern void tk_stream_message(StringInfo message, XLogRecPtr lsn);
+
+/* Makes sure that the topics of all published tables are there. */
+extern void tk_stream_ensure_topics(void);
+
+/* A topic that must exist: creates it, or stops with an error that names it. */
+extern void tk_ensure_topic(const char *topic, const TkTopicSpec *spec);
+
+/* Handles of a producer that was destroyed are void. */
+extern void tk_stream_forget_producer(int index);
+
+#endif							/* TK_PIPELINE_H */

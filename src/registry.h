@@ -1,0 +1,159 @@
+/*
+ * registry.h
+ *	  Shared memory: what runs, and how far it is.
+ *
+ * The catalog says what should run; the registry is its shadow for those who
+ * can't read it (the launcher has no database) and carries what is too fast
+ * for tables (positions, states).  It is empty after a start and filled by
+ * scouts.
+ *
+ * An entry's definition (wanted, generation) is changed only by
+ * tk_registry_publish, and only by a generation that is not older than the
+ * one it holds, so a scout that read the catalog before a change can't undo
+ * it.  The rest of an entry belongs to the pipeline's worker while it has one,
+ * else to the launcher.
+ */
+#ifndef TK_REGISTRY_H
+#define TK_REGISTRY_H
+
+#include "postgres.h"
+
+#include "access/xlogdefs.h"
+#include "datatype/timestamp.h"
+#include "port/atomics.h"
+#include "storage/condition_variable.h"
+#include "storage/latch.h"
+#include "storage/lwlock.h"
+
+typedef enum TkPipelineStateKind
+{
+	TK_STATE_STOPPED,			/* paused, or a definition that doesn't start by itself */
+	TK_STATE_STARTING,
+	TK_STATE_RUNNING,
+	TK_STATE_RETRYING,			/* failed; the launcher tries again */
+
+	/* sticky: durable, ended only by the operator */
+	TK_STATE_DIVERGED,
+	TK_STATE_FENCED,
+	TK_STATE_SLOT_LOST,
+	TK_STATE_FAILED
+} TkPipelineStateKind;
+
+#define tk_state_is_sticky(state) ((state) >= TK_STATE_DIVERGED)
+
+#define TK_REASON_MAX 512
+#define TK_HINT_MAX 256
+
+typedef struct TkPipelineEntry
+{
+	/* Who it is; fixed while in_use.  Protected, as all down to the atomics, by TkShared->lock. */
+	bool		in_use;
+	Oid			database;
+	int32		pipeline_id;
+	NameData	name;
+	Oid			owner;
+
+	/* What the catalog wants */
+	int64		generation;
+	bool		wanted;			/* it should run */
+	bool		gone;			/* its definition was dropped */
+
+	/* Its process */
+	pid_t		pid;			/* 0: none */
+	Latch	   *latch;
+	TimestampTz launched_at;	/* registered with the postmaster, maybe not up yet; 0: no */
+	int			failures;		/* in a row */
+	TimestampTz retry_at;
+
+	/* What it says */
+	TkPipelineStateKind state;
+	TimestampTz since;
+	bool		slot_ready;		/* its slot is durable */
+	char		reason[TK_REASON_MAX];	/* of a sticky state, or of the last failure */
+	char		hint[TK_HINT_MAX];
+	TimestampTz last_failure_at;
+	TimestampTz last_commit_at; /* when Kafka committed last */
+
+	/* Read and written without the lock */
+	pg_atomic_uint32 waiting;	/* the worker sleeps and wants to hear of commits */
+	pg_atomic_uint64 wanted_lsn;	/* somebody waits for a checkpoint that covers this */
+	pg_atomic_uint64 read_lsn;
+	pg_atomic_uint64 covered_lsn;	/* everything that ended up to here is committed in Kafka */
+	pg_atomic_uint64 confirmed_lsn; /* the slot's position */
+	pg_atomic_uint64 checkpoint_id; /* the newest committed in Kafka */
+	pg_atomic_uint64 checkpoints;	/* since the server started */
+	pg_atomic_uint64 transactions;
+	pg_atomic_uint64 records;
+	pg_atomic_uint64 bytes;
+
+	ConditionVariable changed;	/* state, pid, slot_ready, covered_lsn */
+} TkPipelineEntry;
+
+/* Databases that a scout should look at. */
+#define TK_MAX_SCOUT_REQUESTS 64
+
+typedef struct TkShared
+{
+	LWLock	   *lock;
+	Latch	   *launcher_latch; /* NULL: no launcher */
+	pid_t		launcher_pid;
+	bool		no_worker;		/* the last try to start a process found no free worker slot */
+	int			nrequests;		/* > TK_MAX_SCOUT_REQUESTS: scout all */
+	Oid			requests[TK_MAX_SCOUT_REQUESTS];
+	pg_atomic_uint32 nwaiting;	/* workers whose "waiting" is set */
+	int			nentries;
+	TkPipelineEntry entries[FLEXIBLE_ARRAY_MEMBER];
+} TkShared;
+
+extern TkShared *tk_shared;		/* NULL: the library is not preloaded */
+
+/* _PG_init */
+extern void tk_registry_init(void);
+
+extern const char *tk_state_name(TkPipelineStateKind state);
+
+/* TK_STATE_STOPPED if there is no such name. */
+extern TkPipelineStateKind tk_state_find(const char *name);
+
+/* ERROR with a hint unless preloaded. */
+extern void tk_require_preloaded(void);
+
+/*
+ * What the catalog says of a pipeline, with its generation.  Adds the entry if
+ * it is new; ERROR if there is no room.  Returns the entry, or NULL where a
+ * newer generation is known.
+ */
+typedef struct TkPublication
+{
+	Oid			database;
+	int32		pipeline_id;
+	const char *name;
+	Oid			owner;
+	int64		generation;
+	bool		wanted;
+	bool		gone;
+	TkPipelineStateKind state;	/* of a pipeline that isn't wanted: STOPPED or sticky */
+	const char *reason;			/* may be NULL */
+	const char *hint;
+} TkPublication;
+
+extern TkPipelineEntry *tk_registry_publish(const TkPublication *publication);
+
+/* Call with the lock held. NULL if there is none. */
+extern TkPipelineEntry *tk_registry_find(Oid database, int32 pipeline_id);
+
+/* Wakes a worker / the launcher, if it runs. */
+extern void tk_wake_worker(TkPipelineEntry *entry);
+extern void tk_wake_launcher(void);
+
+/* Ask for a scout of the database; at once, or when this transaction commits. */
+extern void tk_request_scout(Oid database);
+extern void tk_request_scout_at_commit(void);
+
+/* The worker: sets "waiting", for commits to wake it. */
+extern void tk_set_waiting(TkPipelineEntry *entry, bool waiting);
+
+/* Changes an entry's state and tells everybody who waits. reason and hint may be NULL. */
+extern void tk_set_state(TkPipelineEntry *entry, TkPipelineStateKind state, const char *reason, const char *hint);
+
+#endif							/* TK_REGISTRY_H */

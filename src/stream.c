@@ -1,0 +1,511 @@
+/*
+ * stream.c
+ *	  Changes → records → the open Kafka transaction.
+ *
+ * This is the hot path, called by decoding for each message.  A record's bytes
+ * are written once into a buffer that is kept, and copied once, by
+ * librdkafka.  What is the same for every row of a table (encoder's plan,
+ * topic handles) hangs at its relation.
+ *
+ * With metadata headers the last record of a transaction says that it is the
+ * last, so each record is held back until the next one, or the commit, is
+ * seen; two buffers take turns for that.
+ */
+#include "postgres.h"
+
+#include "catalog/namespace.h"
+#include "commands/dbcommands.h"
+#include "miscadmin.h"
+#include "utils/builtins.h"
+#include "utils/hsearch.h"
+#include "utils/lsyscache.h"
+#include "utils/memutils.h"
+#include "utils/timestamp.h"
+
+#include "failpoint.h"
+#include "pg_compat.h"
+#include "pipeline.h"
+#include "route.h"
+
+/* Delivery reports are served after so many records: they cost memory until then. */
+#define POLL_EVERY 1024
+
+/* A buffer larger than this is given back after the record that needed it. */
+#define BUFFER_KEEP (1024 * 1024)
+
+/* How long a topic may take to be described or created. */
+#define TOPIC_PATIENCE_US INT64CONST(30000000)
+
+typedef struct TopicRoute
+{
+	char		topic[TK_TOPIC_MAX + 1];	/* hash key */
+	TkProducerTopic *handles[TK_POOL_SIZE]; /* NULL: not made yet */
+} TopicRoute;
+
+typedef struct HeldRecord
+{
+	bool		valid;
+	TkBuffer   *buffer;
+	TkRecord	record;
+	TopicRoute *route;
+} HeldRecord;
+
+static const char *const last_header = "pg.last";
+
+static const TkEncoder *encoder;
+static TkEncodeOptions encode_options;
+static HTAB *routes;
+static List *own_tables = NIL;	/* OIDs of the extension's tables: never sent */
+
+static TkTransaction transaction;
+static int64 transaction_records;
+static TkBuffer buffers[2];
+static int	free_buffer;
+static HeldRecord held;
+static int	since_poll;
+
+/* transaction_metadata: the relations that this transaction has touched */
+static TkRelation **collections;
+static int	ncollections;
+static int	collection_capacity;
+static TopicRoute *transaction_route;
+
+static const TkTableEntry *
+table_entry(Oid relid)
+{
+	ListCell   *lc;
+
+	foreach(lc, tk_pipeline.tables)
+	{
+		TkTableEntry *entry = (TkTableEntry *) lfirst(lc);
+
+		if (entry->relid == relid)
+			return entry;
+	}
+	return NULL;
+}
+
+static const TkTableSettings *
+table_settings(Oid relid)
+{
+	const TkTableEntry *entry = table_entry(relid);
+
+	return entry ? &entry->settings : NULL;
+}
+
+void
+tk_ensure_topic(const char *topic, const TkTopicSpec *spec)
+{
+	TkProducer *producer = tk_pipeline.producers[0];
+	int64		deadline = tk_now_us() + TOPIC_PATIENCE_US;
+	TkKafkaError error;
+	int			partitions = 0;
+	char		doing[TK_TOPIC_MAX + 32];
+
+	snprintf(doing, sizeof(doing), "looking for topic \"%s\"", topic);
+	while (tk_kafka_again(tk_topic_describe(producer, topic, &tk_kafka_slice, &partitions, &error),
+						  &error, deadline, doing))
+		 /* again */ ;
+	if (partitions > 0)
+		return;
+	if (!tk_pipeline.options->create_topics)
+		tk_stop_sticky(TK_STATE_FAILED,
+					   "Create the topic, or set the option create_topics to true; then CALL kafka.resume().",
+					   "topic \"%s\" does not exist and create_topics is false", topic);
+
+	snprintf(doing, sizeof(doing), "creating topic \"%s\"", topic);
+	while (tk_kafka_again(tk_topic_create(producer, topic, spec, &tk_kafka_slice, &error), &error, deadline, doing))
+		 /* again */ ;
+	ereport(LOG, (errmsg("pipeline \"%s\" created topic \"%s\"", NameStr(tk_pipeline.entry->name), topic)));
+}
+
+/* The route of a topic that exists now. */
+static TopicRoute *
+find_route(const char *topic)
+{
+	char		key[TK_TOPIC_MAX + 1] = {0};
+	TopicRoute *route;
+	bool		found;
+
+	strlcpy(key, topic, sizeof(key));
+	route = hash_search(routes, key, HASH_FIND, NULL);
+	if (route == NULL)
+	{
+		TkTopicSpec spec = {0};
+
+		spec.partitions = tk_pipeline.options->topic_partitions;
+		spec.replication_factor = tk_pipeline.options->topic_replication_factor;
+		spec.nconfigs = tk_pipeline.options->ntopic_configs;
+		spec.configs = tk_pipeline.options->topic_configs;
+		tk_ensure_topic(topic, &spec);
+		route = hash_search(routes, key, HASH_ENTER, &found);
+		memset(route->handles, 0, sizeof(route->handles));
+	}
+	return route;
+}
+
+static void
+table_topic(Oid relid, const char *schema, const char *table, char topic[TK_TOPIC_MAX + 1])
+{
+	const TkTableSettings *settings = table_settings(relid);
+	const char *problem = tk_route_topic(tk_pipeline.definition->name, schema, table,
+										 settings ? settings->topic : NULL, topic);
+
+	if (problem != NULL)
+		tk_stop_sticky(TK_STATE_FAILED, "Give the table a topic with kafka.set_table(), then CALL kafka.resume().",
+					   "topic of table \"%s.%s\": %s", schema, table, problem);
+}
+
+/* The encoder's plan and the topic of a relation that pgoutput has described. */
+static void
+relation_described(TkRelation *relation, TkRelation *old)
+{
+	const TkTableEntry *entry = table_entry(relation->relid);
+	char		topic[TK_TOPIC_MAX + 1];
+
+	if (list_member_oid(own_tables, relation->relid))
+		return;
+	table_topic(relation->relid, relation->schema, relation->table, topic);
+	relation->operations = entry != NULL && entry->operations != 0 ? entry->operations : tk_pipeline.options->operations;
+	relation->route = find_route(topic);
+	relation->topic = ((TopicRoute *) relation->route)->topic;
+	relation->plan = encoder->plan(&encode_options, relation);
+	if (relation->plan == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_OUT_OF_MEMORY),
+				 errmsg("out of memory")));
+	for (int i = 0; i < ncollections; i++)
+		if (collections[i] == old)
+			collections[i] = relation;
+}
+
+static void
+relation_dropped(TkRelation *relation)
+{
+	encoder->free_plan(relation->plan);
+}
+
+static const TkChangeHooks hooks = {table_settings, relation_described, relation_dropped};
+
+void
+tk_stream_init(void)
+{
+	static const char *const names[] = {"pipeline", "pipeline_table", "pipeline_state", "checkpoint"};
+	HASHCTL		control = {0};
+	Oid			schema;
+
+	tk_transaction_begin();
+	MemoryContextSwitchTo(tk_pipeline.context);
+	schema = get_namespace_oid("kafka", false);
+	for (int i = 0; i < lengthof(names); i++)
+		own_tables = lappend_oid(own_tables, get_relname_relid(names[i], schema));
+
+	encoder = tk_pipeline.options->envelope;
+	encode_options.pipeline = tk_to_utf8(tk_pipeline.definition->name);
+	encode_options.database = tk_to_utf8(get_database_name(MyDatabaseId));
+	encode_options.version = TK_VERSION;
+	encode_options.tombstones = tk_pipeline.options->tombstones;
+	encode_options.metadata_headers = tk_pipeline.options->metadata_headers;
+	encode_options.transaction_metadata = tk_pipeline.options->transaction_metadata;
+	encode_options.json = tk_pipeline.options->json;
+	tk_transaction_commit();
+
+	control.keysize = TK_TOPIC_MAX + 1;
+	control.entrysize = sizeof(TopicRoute);
+	control.hcxt = tk_pipeline.context;
+	routes = hash_create("transactional_kafka topics", 64, &control, HASH_ELEM | HASH_STRINGS | HASH_CONTEXT);
+	tk_change_reader_init(tk_pipeline.context, &hooks);
+}
+
+void
+tk_stream_ensure_topics(void)
+{
+	List	   *tables;
+	ListCell   *lc;
+
+	tk_transaction_begin();
+	MemoryContextSwitchTo(tk_pipeline.context);
+	tables = tk_published_tables(tk_pipeline.definition);
+	tk_transaction_commit();
+	MemoryContextSwitchTo(tk_pipeline.context);
+
+	foreach(lc, tables)
+	{
+		TkTableName *table = (TkTableName *) lfirst(lc);
+		char		topic[TK_TOPIC_MAX + 1];
+
+		table_topic(table->relid, table->schema, table->table, topic);
+		(void) find_route(topic);
+	}
+	if (tk_pipeline.options->transaction_metadata)
+	{
+		char		topic[TK_TOPIC_MAX + 1];
+
+		snprintf(topic, sizeof(topic), "%s.transaction", tk_pipeline.definition->name);
+		transaction_route = find_route(topic);
+	}
+	list_free_deep(tables);
+}
+
+void
+tk_stream_forget_producer(int index)
+{
+	HASH_SEQ_STATUS status;
+	TopicRoute *route;
+
+	hash_seq_init(&status, routes);
+	while ((route = hash_seq_search(&status)) != NULL)
+		route->handles[index] = NULL;
+}
+
+/* The first record of a checkpoint opens its Kafka transaction. */
+static void
+open_checkpoint(void)
+{
+	TkKafkaError error;
+
+	if (tk_producer_begin(tk_pipeline.producers[tk_pipeline.current], &error) != TK_KAFKA_OK)
+		tk_kafka_failed("beginning a transaction", &error);
+	tk_pipeline.transaction_open = true;
+	if (!tk_checkpoint_move(&tk_pipeline.checkpoint, TK_CHECKPOINT_OPEN, tk_now_us()))
+		elog(ERROR, "a record came while checkpoint " INT64_FORMAT " is %s",
+			 tk_pipeline.checkpoint.id, tk_checkpoint_state_name(tk_pipeline.checkpoint.state));
+	TK_FAILPOINT(AFTER_BEGIN);
+}
+
+/* Appends one record to the open Kafka transaction. */
+static void
+send_record(TopicRoute *route, const char *bytes, const TkRecord *record, bool last)
+{
+	TkProducer *producer = tk_pipeline.producers[tk_pipeline.current];
+	TkProducerTopic **handle = &route->handles[tk_pipeline.current];
+	TkRecordHeader headers[TK_MAX_HEADERS + 1];
+	int			nheaders = record->nheaders;
+	const char *key = tk_span_is_null(record->key) ? NULL : bytes + record->key.at;
+	const char *value = tk_span_is_null(record->value) ? NULL : bytes + record->value.at;
+	TkKafkaStatus status;
+	TkKafkaError error;
+
+	for (int i = 0; i < nheaders; i++)
+	{
+		const TkSpan *span = &record->headers[i].value;
+
+		headers[i].name = record->headers[i].name;
+		headers[i].value = tk_span_is_null(*span) ? NULL : bytes + span->at;
+		headers[i].len = span->len;
+	}
+	if (last)
+	{
+		headers[nheaders].name = last_header;
+		headers[nheaders].value = "true";
+		headers[nheaders].len = 4;
+		nheaders++;
+	}
+
+	if (*handle == NULL && (*handle = tk_producer_topic(producer, route->topic, &error)) == NULL)
+		tk_kafka_failed("opening a topic", &error);
+	for (;;)
+	{
+		status = tk_producer_send(producer, *handle, TK_PARTITION_BY_KEY, key, record->key.len,
+								  value, record->value.len, headers, nheaders, &error);
+		if (status == TK_KAFKA_OK)
+			break;
+		if (status != TK_KAFKA_RETRY)
+			tk_kafka_failed("appending a record", &error);
+
+		/* The queue is full: the broker is slower than the WAL. */
+		tk_producer_poll(producer, 10);
+		CHECK_FOR_INTERRUPTS();
+		if (tk_producer_health(producer, &error) != TK_KAFKA_OK)
+			tk_kafka_failed("sending records", &error);
+	}
+	if (++since_poll >= POLL_EVERY)
+	{
+		since_poll = 0;
+		tk_producer_poll(producer, 0);
+		CHECK_FOR_INTERRUPTS();
+	}
+
+	tk_pipeline.checkpoint.records++;
+	tk_pipeline.checkpoint.bytes += record->key.len + record->value.len;
+	transaction_records++;
+	TK_FAILPOINT(AFTER_APPEND);
+}
+
+static void
+send_held(bool last)
+{
+	if (!held.valid)
+		return;
+	held.valid = false;
+	send_record(held.route, held.buffer->data, &held.record, last);
+}
+
+static void
+check_buffer(const TkBuffer *buffer, const TkRelation *relation)
+{
+	if (!buffer->failed)
+		return;
+	if (relation != NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+				 errmsg("a row of table \"%s.%s\" makes a record that is larger than memory or Kafka's format allows",
+						relation->schema, relation->table)));
+	ereport(ERROR,
+			(errcode(ERRCODE_OUT_OF_MEMORY),
+			 errmsg("out of memory")));
+}
+
+/* Debezium's BEGIN and END of a transaction, on a topic of their own. */
+static void
+send_transaction_marker(bool end)
+{
+	TkBuffer   *buffer = &buffers[free_buffer];
+	TkRecord	record;
+
+	tk_buffer_reset(buffer, BUFFER_KEEP);
+	tk_encode_transaction(&encode_options, &transaction, end, collections, ncollections, buffer, &record);
+	check_buffer(buffer, NULL);
+	send_record(transaction_route, buffer->data, &record, false);
+}
+
+static void
+note_collection(TkRelation *relation)
+{
+	for (int i = 0; i < ncollections; i++)
+		if (collections[i] == relation)
+			return;
+	if (ncollections == collection_capacity)
+	{
+		collection_capacity = Max(16, 2 * collection_capacity);
+		if (collections == NULL)
+			collections = MemoryContextAlloc(tk_pipeline.context, collection_capacity * sizeof(TkRelation *));
+		else
+			collections = repalloc(collections, collection_capacity * sizeof(TkRelation *));
+	}
+	collections[ncollections++] = relation;
+}
+
+/* Owned publications select the operations; a user's may publish more than the pipeline sends. */
+static bool
+operation_wanted(const TkChange *change)
+{
+	int			wanted = change->relation->operations;
+
+	switch (change->operation)
+	{
+		case TK_INSERT:
+			return (wanted & TK_OP_INSERT) != 0;
+		case TK_UPDATE:
+			return (wanted & TK_OP_UPDATE) != 0;
+		case TK_DELETE:
+			return (wanted & TK_OP_DELETE) != 0;
+		case TK_TRUNCATE:
+			return (wanted & TK_OP_TRUNCATE) != 0;
+	}
+	return false;
+}
+
+static void
+stream_change(const TkChange *change)
+{
+	TkRelation *relation = change->relation;
+	TkBuffer   *buffer = &buffers[free_buffer];
+	TkRecord	records[TK_MAX_RECORDS];
+	int			n;
+
+	/* Without a route it is one of the extension's own tables. */
+	if (relation->route == NULL || !operation_wanted(change))
+		return;
+	if (tk_pipeline.checkpoint.state != TK_CHECKPOINT_OPEN)
+		open_checkpoint();
+	if (tk_pipeline.options->transaction_metadata)
+	{
+		if (transaction.total_order == 0)
+			send_transaction_marker(false);
+		note_collection(relation);
+	}
+
+	tk_buffer_reset(buffer, BUFFER_KEEP);
+	n = encoder->encode(&encode_options, relation->plan, &transaction, change, buffer, records);
+	check_buffer(buffer, relation);
+	if (n == 0)
+		return;
+
+	send_held(false);
+	for (int i = 0; i < n; i++)
+	{
+		if (encode_options.metadata_headers && i == n - 1)
+		{
+			held.valid = true;
+			held.buffer = buffer;
+			held.record = records[i];
+			held.route = relation->route;
+			free_buffer = 1 - free_buffer;
+		}
+		else
+			send_record(relation->route, buffer->data, &records[i], false);
+	}
+}
+
+static void
+begin_transaction(const TkMessage *message)
+{
+	uint64		previous = transaction.commit_lsn;
+
+	memset(&transaction, 0, sizeof(transaction));
+	transaction.xid = message->xid;
+	transaction.commit_lsn = message->commit_lsn;
+	transaction.previous_commit_lsn = previous;
+	transaction.commit_us = message->commit_us;
+	transaction.processing_us = GetCurrentTimestamp() +
+		((int64) (POSTGRES_EPOCH_JDATE - UNIX_EPOCH_JDATE) * USECS_PER_DAY);
+	transaction_records = 0;
+	ncollections = 0;
+	held.valid = false;
+}
+
+/* Only here does the checkpoint's position move: by whole transactions. */
+static void
+end_transaction(const TkMessage *message)
+{
+	send_held(true);
+	if (transaction_records == 0)
+		return;
+	if (tk_pipeline.options->transaction_metadata)
+		send_transaction_marker(true);
+	tk_pipeline.checkpoint.transactions++;
+	tk_pipeline.checkpoint.end_lsn = message->end_lsn;
+	tk_pipeline.boundary = true;
+}
+
+void
+tk_stream_message(StringInfo bytes, XLogRecPtr lsn)
+{
+	TkMessage	message;
+
+	tk_change_read(bytes, lsn, &message);
+	switch (message.kind)
+	{
+		case TK_MESSAGE_BEGIN:
+			begin_transaction(&message);
+			break;
+		case TK_MESSAGE_COMMIT:
+			end_transaction(&message);
+			break;
+		case TK_MESSAGE_CHANGE:
+			stream_change(&message.change);
+			break;
+		case TK_MESSAGE_TRUNCATE:
+			for (int i = 0; i < message.nrelations; i++)
+			{
+				message.change.relation = message.relations[i];
+				stream_change(&message.change);
+			}
+			break;
+		case TK_MESSAGE_LOGICAL:
+		case TK_MESSAGE_RELATION:
+		case TK_MESSAGE_OTHER:
+			break;
+	}
+}

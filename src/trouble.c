@@ -1,0 +1,170 @@
+/*
+ * trouble.c
+ *	  The pipeline worker's errors and waits.
+ *
+ * Every fault ends the worker by an ERROR and it starts again from the top;
+ * what differs is whether anybody has to do something first.  A fault that no
+ * retry heals becomes a sticky state; the rest is retried with backoff.
+ *
+ * All waiting for Kafka goes through tk_kafka_again: a call waits for at most
+ * a second, then interrupts are served here, outside librdkafka's frames.
+ */
+#include "postgres.h"
+
+#include <stdarg.h>
+
+#include "miscadmin.h"
+#include "portability/instr_time.h"
+#include "storage/latch.h"
+#include "utils/wait_event.h"
+
+#include "pipeline.h"
+
+/* How long a stop waits for a checkpoint under way. */
+#define STOP_PATIENCE_US INT64CONST(4000000)
+
+static TkPipelineStateKind sticky_state = TK_STATE_STOPPED;
+static char sticky_reason[TK_REASON_MAX];
+static char sticky_hint[TK_HINT_MAX];
+
+bool		tk_stopping = false;
+static int64 stop_wanted_since = 0;
+
+static bool
+interrupt_pending(void)
+{
+	return InterruptPending || tk_stop_wanted();
+}
+
+const TkKafkaWait tk_kafka_slice = {1000, interrupt_pending};
+
+int64
+tk_now_us(void)
+{
+	instr_time	now;
+
+	INSTR_TIME_SET_CURRENT(now);
+	return (int64) INSTR_TIME_GET_MICROSEC(now);
+}
+
+bool
+tk_stop_wanted(void)
+{
+	TkPipelineEntry *entry = tk_pipeline.entry;
+
+	/* Single words, written under a lock by others: a stale value is read again soon. */
+	return !entry->wanted || entry->generation > tk_pipeline.definition->generation;
+}
+
+void
+tk_stop_sticky(TkPipelineStateKind state, const char *hint, const char *reason,...)
+{
+	va_list		args;
+
+	sticky_state = state;
+	va_start(args, reason);
+	vsnprintf(sticky_reason, sizeof(sticky_reason), reason, args);
+	va_end(args);
+	strlcpy(sticky_hint, hint ? hint : "", sizeof(sticky_hint));
+
+	ereport(ERROR,
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			 errmsg("pipeline \"%s\" stops as %s: %s", NameStr(tk_pipeline.entry->name), tk_state_name(state),
+					sticky_reason),
+			 sticky_hint[0] != '\0' ? errhint("%s", sticky_hint) : 0));
+	pg_unreachable();
+}
+
+TkPipelineStateKind
+tk_sticky_asked(const char **reason, const char **hint)
+{
+	*reason = sticky_reason;
+	*hint = sticky_hint;
+	return sticky_state;
+}
+
+void
+tk_kafka_failed(const char *doing, const TkKafkaError *error)
+{
+	static const char *const retry_hint = "CALL kafka.resume() tries again.";
+
+	tk_forward_logs();
+	switch (error->cause)
+	{
+		case TK_CAUSE_AUTHORIZATION:
+			tk_stop_sticky(TK_STATE_FAILED, "Grant it in Kafka's ACLs, then CALL kafka.resume().",
+						   "not authorized while %s: %s", doing, error->message);
+		case TK_CAUSE_NO_TOPIC:
+			tk_stop_sticky(TK_STATE_FAILED, "Create the topic, then CALL kafka.resume().",
+						   "topic missing while %s: %s", doing, error->message);
+		case TK_CAUSE_OVERSIZE:
+			tk_stop_sticky(TK_STATE_FAILED,
+						   "Raise message.max.bytes of the server and max.message.bytes of the topic, then CALL kafka.resume().",
+						   "record too large while %s: %s", doing, error->message);
+		case TK_CAUSE_CONFIGURATION:
+			tk_stop_sticky(TK_STATE_FAILED, retry_hint, "refused configuration while %s: %s", doing, error->message);
+		case TK_CAUSE_OUT_OF_MEMORY:
+			ereport(ERROR,
+					(errcode(ERRCODE_OUT_OF_MEMORY),
+					 errmsg("pipeline \"%s\": out of memory while %s", NameStr(tk_pipeline.entry->name), doing)));
+		default:
+			break;
+	}
+
+	/*
+	 * An epoch error may be a rival instance or the broker's transaction
+	 * timeout: the next start tells them apart by the instance number.
+	 */
+	ereport(ERROR,
+			(errcode(error->cause == TK_CAUSE_UNREACHABLE ? ERRCODE_CONNECTION_FAILURE : ERRCODE_FDW_ERROR),
+			 errmsg("pipeline \"%s\": Kafka failed while %s: %s", NameStr(tk_pipeline.entry->name), doing,
+					error->message)));
+	pg_unreachable();
+}
+
+bool
+tk_kafka_again(TkKafkaStatus status, const TkKafkaError *error, int64 deadline_us, const char *doing)
+{
+	int64		now;
+
+	tk_forward_logs();
+	if (status == TK_KAFKA_OK)
+		return false;
+	CHECK_FOR_INTERRUPTS();
+	if (status != TK_KAFKA_RETRY)
+		tk_kafka_failed(doing, error);
+
+	now = tk_now_us();
+	if (tk_stop_wanted())
+	{
+		/* Let what is under way finish, but not for long. */
+		if (stop_wanted_since == 0)
+			stop_wanted_since = now;
+		if (now - stop_wanted_since > STOP_PATIENCE_US || tk_pipeline.entry->state != TK_STATE_RUNNING)
+		{
+			tk_stopping = true;
+			ereport(ERROR,
+					(errcode(ERRCODE_QUERY_CANCELED),
+					 errmsg("pipeline \"%s\" was told to stop while %s", NameStr(tk_pipeline.entry->name), doing)));
+		}
+
+		/* interrupted() is true all the time now: don't spin. */
+		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, 10, PG_WAIT_EXTENSION);
+		ResetLatch(MyLatch);
+	}
+	if (now >= deadline_us)
+		tk_kafka_failed(doing, error);
+	return true;
+}
+
+void
+tk_forward_logs(void)
+{
+	char		line[1024];
+	int			level;
+
+	/* syslog's levels: 4 is a warning; below that librdkafka repeats what its calls return. */
+	while (tk_kafka_next_log(&level, line, sizeof(line)))
+		ereport(level <= 6 ? LOG : DEBUG1,
+				(errmsg_internal("librdkafka, pipeline \"%s\": %s", NameStr(tk_pipeline.entry->name), line)));
+}

@@ -1,0 +1,1287 @@
+/*
+ * test_encode.c
+ *	  What consumers get, byte by byte.
+ *
+ * Expected bytes are written out in full, and each produced text also passes
+ * a strict JSON parser of the test's own, so that an expectation can't be
+ * wrong in the same way as the encoder.
+ */
+#include "../../src/encode.h"
+#include "unit.h"
+
+#include <stdlib.h>
+
+#define FUZZ_ROUNDS		100000
+#define FUZZ_LENGTH		48
+
+/*
+ * A strict checker of JSON (RFC 8259) in UTF-8 (RFC 3629)
+ */
+typedef struct Json
+{
+	const unsigned char *p;
+	const unsigned char *end;
+	int			depth;
+} Json;
+
+static bool json_element(Json *j);
+
+static void
+json_space(Json *j)
+{
+	while (j->p < j->end && (*j->p == ' ' || *j->p == '\t' || *j->p == '\n' || *j->p == '\r'))
+		j->p++;
+}
+
+static bool
+json_literal(Json *j, const char *word)
+{
+	size_t		n = strlen(word);
+
+	if ((size_t) (j->end - j->p) < n || memcmp(j->p, word, n) != 0)
+		return false;
+	j->p += n;
+	return true;
+}
+
+static bool
+json_character(Json *j)
+{
+	unsigned	code;
+	int			more;
+
+	if (*j->p < 0x20)
+		return false;
+	if (*j->p < 0x80)
+	{
+		j->p++;
+		return true;
+	}
+	if ((*j->p & 0xE0) == 0xC0)
+		more = 1;
+	else if ((*j->p & 0xF0) == 0xE0)
+		more = 2;
+	else if ((*j->p & 0xF8) == 0xF0)
+		more = 3;
+	else
+		return false;
+	if (j->end - j->p <= more)
+		return false;
+	code = *j->p++ & (0x3F >> more);
+	for (int i = 0; i < more; i++)
+	{
+		if ((*j->p & 0xC0) != 0x80)
+			return false;
+		code = code << 6 | (*j->p++ & 0x3F);
+	}
+	if (code < (more == 1 ? 0x80u : more == 2 ? 0x800u : 0x10000u))
+		return false;
+	return code <= 0x10FFFF && (code < 0xD800 || code > 0xDFFF);
+}
+
+static bool
+json_text(Json *j)
+{
+	if (!json_literal(j, "\""))
+		return false;
+	while (j->p < j->end && *j->p != '"')
+	{
+		if (*j->p == '\\')
+		{
+			j->p++;
+			if (j->p == j->end)
+				return false;
+			if (*j->p == 'u')
+			{
+				j->p++;
+				for (int i = 0; i < 4; i++, j->p++)
+				{
+					if (j->p == j->end || *j->p == '\0' || !strchr("0123456789abcdefABCDEF", *j->p))
+						return false;
+				}
+			}
+			else if (*j->p != '\0' && strchr("\"\\/bfnrt", *j->p))
+				j->p++;
+			else
+				return false;
+		}
+		else if (!json_character(j))
+			return false;
+	}
+	return json_literal(j, "\"");
+}
+
+static int
+json_digits(Json *j)
+{
+	int			n = 0;
+
+	for (; j->p < j->end && *j->p >= '0' && *j->p <= '9'; j->p++)
+		n++;
+	return n;
+}
+
+static bool
+json_number(Json *j)
+{
+	(void) json_literal(j, "-");
+	if (!json_literal(j, "0") && json_digits(j) == 0)
+		return false;
+	if (json_literal(j, ".") && json_digits(j) == 0)
+		return false;
+	if (json_literal(j, "e") || json_literal(j, "E"))
+	{
+		if (!json_literal(j, "+"))
+			(void) json_literal(j, "-");
+		if (json_digits(j) == 0)
+			return false;
+	}
+	return true;
+}
+
+static bool
+json_list(Json *j, const char *close, bool object)
+{
+	json_space(j);
+	if (json_literal(j, close))
+		return true;
+	do
+	{
+		if (object)
+		{
+			json_space(j);
+			if (!json_text(j))
+				return false;
+			json_space(j);
+			if (!json_literal(j, ":"))
+				return false;
+		}
+		if (!json_element(j))
+			return false;
+	} while (json_literal(j, ","));
+	return json_literal(j, close);
+}
+
+static bool
+json_element(Json *j)
+{
+	bool		ok;
+
+	if (++j->depth > 100)
+		return false;
+	json_space(j);
+	if (j->p == j->end)
+		ok = false;
+	else if (*j->p == '"')
+		ok = json_text(j);
+	else if (json_literal(j, "{"))
+		ok = json_list(j, "}", true);
+	else if (json_literal(j, "["))
+		ok = json_list(j, "]", false);
+	else if (json_literal(j, "null") || json_literal(j, "true") || json_literal(j, "false"))
+		ok = true;
+	else
+		ok = json_number(j);
+	json_space(j);
+	j->depth--;
+	return ok;
+}
+
+static bool
+is_json(const char *text, size_t len)
+{
+	Json		j = {(const unsigned char *) text, (const unsigned char *) text + len, 0};
+
+	return json_element(&j) && j.p == j.end;
+}
+
+static void
+the_checker_itself_is_strict(void)
+{
+	static const char *const good[] = {
+		"{}", "[]", " { \"a\" : [ 1 , -0.5e+3 , true , null ] } ", "\"\\u00e9\\n\"", "0", "\"\xC3\xA9\""
+	};
+	static const char *const bad[] = {
+		"", "{", "[1,]", "{,}", "01", "1.", ".5", "+1", "NaN", "'a'", "\"\x01\"", "\"\\x\"", "\"\xA9\"",
+		"\"\xC0\x80\"", "\"\xED\xA0\x80\"", "\"\xE2\x82\"", "1 2", "{\"a\":1,}", "{a:1}", "nul", "\"", "\"\\u12\""
+	};
+
+	for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++)
+		CHECK(is_json(good[i], strlen(good[i])));
+	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
+		CHECK(!is_json(bad[i], strlen(bad[i])));
+}
+
+/*
+ * Single values
+ */
+static void
+check_value(const TkType *type, const char *text, size_t len, bool inline_json, const char *expected, int line)
+{
+	TkBuffer	out = {0};
+	TkValue		value = {TK_VALUE_TEXT, (uint32_t) len, NULL};
+	char	   *exact = malloc(len + 1);
+
+	/*
+	 * A block of the exact size, so that the sanitizer sees a read past the
+	 * value's end.
+	 */
+	value.data = memcpy(realloc(exact, len > 0 ? len : 1), text, len);
+	tk_json_value(&out, type, &value, inline_json);
+	unit_check_bytes(out.data, out.len, expected, strlen(expected), __FILE__, line, text);
+	unit_check(is_json(out.data, out.len), __FILE__, line, "is JSON");
+	free((char *) value.data);
+	tk_buffer_free(&out);
+}
+
+#define VALUE(k, text, expected) \
+	check_value(&(TkType) {.kind = (k)}, (text), strlen(text), false, (expected), __LINE__)
+#define ARRAY(k, text, expected) \
+	check_value(&(TkType) {.kind = TK_KIND_ARRAY, .delimiter = ',', .element = &(TkType) {.kind = (k)}}, \
+				(text), strlen(text), false, (expected), __LINE__)
+#define INLINE(text, expected) \
+	check_value(&(TkType) {.kind = TK_KIND_JSON}, (text), strlen(text), true, (expected), __LINE__)
+#define INLINE_ARRAY(text, expected) \
+	check_value(&(TkType) {.kind = TK_KIND_ARRAY, .delimiter = ',', .element = &(TkType) {.kind = TK_KIND_JSON}}, \
+				(text), strlen(text), true, (expected), __LINE__)
+#define BOX_ARRAY(text, expected) \
+	check_value(&(TkType) {.kind = TK_KIND_ARRAY, .delimiter = ';', .element = &(TkType) {.kind = TK_KIND_TEXT}}, \
+				(text), strlen(text), false, (expected), __LINE__)
+#define STRING(text, expected) \
+	check_value(&(TkType) {.kind = TK_KIND_TEXT}, (text), sizeof(text) - 1, false, (expected), __LINE__)
+
+static void
+control_characters_quotes_and_backslashes_are_escaped(void)
+{
+	STRING("", "\"\"");
+	STRING("plain", "\"plain\"");
+	STRING("say \"hi\" \\ there", "\"say \\\"hi\\\" \\\\ there\"");
+	STRING("\b\f\n\r\t", "\"\\b\\f\\n\\r\\t\"");
+	STRING("\0\x01\x0B\x1F \x7F", "\"\\u0000\\u0001\\u000b\\u001f \x7F\"");
+	STRING("a/b", "\"a/b\"");
+	STRING("0123456789abcde\n0123456789abcdef\"", "\"0123456789abcde\\n0123456789abcdef\\\"\"");
+}
+
+static void
+each_character_is_escaped_at_each_place_of_a_word(void)
+{
+	TkBuffer	out = {0};
+	int			bad = 0;
+
+	for (int c = 0; c < 0x80; c++)
+	{
+		for (int at = 0; at < 17; at++)
+		{
+			char		text[17];
+			char		expected[64];
+			char		escape[8];
+
+			memset(text, 'x', sizeof(text));
+			text[at] = (char) c;
+			switch (c)
+			{
+				case '"':
+				case '\\':
+					snprintf(escape, sizeof(escape), "\\%c", c);
+					break;
+				case '\b':
+					strcpy(escape, "\\b");
+					break;
+				case '\f':
+					strcpy(escape, "\\f");
+					break;
+				case '\n':
+					strcpy(escape, "\\n");
+					break;
+				case '\r':
+					strcpy(escape, "\\r");
+					break;
+				case '\t':
+					strcpy(escape, "\\t");
+					break;
+				default:
+					snprintf(escape, sizeof(escape), c < 0x20 ? "\\u%04x" : "%c", c);
+			}
+			snprintf(expected, sizeof(expected), "\"%.*s%s%.*s\"", at, "xxxxxxxxxxxxxxxxx",
+					 escape, 16 - at, "xxxxxxxxxxxxxxxxx");
+			out.len = 0;
+			tk_json_string(&out, text, sizeof(text));
+			if (out.len != strlen(expected) || memcmp(out.data, expected, out.len) != 0)
+				bad++;
+		}
+	}
+	CHECK_INT(bad, 0);
+	tk_buffer_free(&out);
+}
+
+static void
+utf8_stands_as_it_is_and_other_bytes_become_replacement_characters(void)
+{
+	STRING("\xC3\xA9\xE2\x82\xAC\xF0\x9F\x98\x80", "\"\xC3\xA9\xE2\x82\xAC\xF0\x9F\x98\x80\"");
+	STRING("\xED\x9F\xBF\xEE\x80\x80\xF4\x8F\xBF\xBF", "\"\xED\x9F\xBF\xEE\x80\x80\xF4\x8F\xBF\xBF\"");
+
+	/* LATIN1 in SQL_ASCII */
+	STRING("caf\xE9!", "\"caf\xEF\xBF\xBD!\"");
+
+	/* Cut off */
+	STRING("\xE2\x82", "\"\xEF\xBF\xBD\xEF\xBF\xBD\"");
+
+	/* Overlong */
+	STRING("\xC0\x80", "\"\xEF\xBF\xBD\xEF\xBF\xBD\"");
+
+	/* Surrogate */
+	STRING("\xED\xA0\x80", "\"\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD\"");
+
+	/* > U+10FFFF */
+	STRING("\xF4\x90\x80\x80", "\"\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD\"");
+
+	/* A quote is never swallowed */
+	STRING("\xE2\x82\"", "\"\xEF\xBF\xBD\xEF\xBF\xBD\\\"\"");
+}
+
+static void
+a_long_string_is_whole_across_the_chunks_it_is_written_in(void)
+{
+	size_t		n = 100000;
+	char	   *text = malloc(n);
+	char	   *expected = malloc(n * 2 + 2);
+	size_t		len = 0;
+	size_t		expected_len = 0;
+	TkBuffer	out = {0};
+
+	/*
+	 * €, 3 bytes, and a quote: each chunk ends elsewhere within a
+	 * character.
+	 */
+	expected[expected_len++] = '"';
+	while (len + 4 <= n)
+	{
+		memcpy(text + len, "\xE2\x82\xAC", 3);
+		memcpy(expected + expected_len, "\xE2\x82\xAC", 3);
+		len += 3;
+		expected_len += 3;
+		if (len % 7 == 0)
+		{
+			text[len++] = '"';
+			expected[expected_len++] = '\\';
+			expected[expected_len++] = '"';
+		}
+	}
+	expected[expected_len++] = '"';
+	tk_json_string(&out, text, len);
+	CHECK(out.len == expected_len && memcmp(out.data, expected, expected_len) == 0);
+
+	out.len = 0;
+	memset(text, '\x01', n);
+	tk_json_string(&out, text, n);
+	CHECK_INT(out.len, n * 6 + 2);
+	CHECK(is_json(out.data, out.len));
+	tk_buffer_free(&out);
+	free(text);
+	free(expected);
+}
+
+static void
+numbers_are_exact(void)
+{
+	TkType		numeric = {.kind = TK_KIND_NUMERIC};
+	char		digits[1003];
+
+	VALUE(TK_KIND_BOOL, "t", "true");
+	VALUE(TK_KIND_BOOL, "f", "false");
+	VALUE(TK_KIND_INTEGER, "0", "0");
+	VALUE(TK_KIND_INTEGER, "-32768", "-32768");
+	VALUE(TK_KIND_INTEGER, "9223372036854775807", "9223372036854775807");
+	VALUE(TK_KIND_INTEGER, "-9223372036854775808", "-9223372036854775808");
+	VALUE(TK_KIND_INTEGER, "4000000000", "4000000000");
+
+	VALUE(TK_KIND_FLOAT, "0.1", "0.1");
+	VALUE(TK_KIND_FLOAT, "-0", "-0");
+	VALUE(TK_KIND_FLOAT, "1e+20", "1e+20");
+	VALUE(TK_KIND_FLOAT, "1e-05", "1e-05");
+	VALUE(TK_KIND_FLOAT, "1.7976931348623157e+308", "1.7976931348623157e+308");
+	VALUE(TK_KIND_FLOAT, "5e-324", "5e-324");
+	VALUE(TK_KIND_FLOAT, "NaN", "\"NaN\"");
+	VALUE(TK_KIND_FLOAT, "Infinity", "\"Infinity\"");
+	VALUE(TK_KIND_FLOAT, "-Infinity", "\"-Infinity\"");
+
+	VALUE(TK_KIND_NUMERIC, "1.10", "\"1.10\"");
+	VALUE(TK_KIND_NUMERIC, "NaN", "\"NaN\"");
+	VALUE(TK_KIND_NUMERIC, "-Infinity", "\"-Infinity\"");
+	digits[0] = '"';
+	memset(digits + 1, '7', 1000);
+	strcpy(digits + 1001, "\"");
+	check_value(&numeric, digits + 1, 1000, false, digits, __LINE__);
+
+	VALUE(TK_KIND_MONEY, "$1,000.00", "\"1000.00\"");
+	VALUE(TK_KIND_MONEY, "-$92,233,720,368,547,758.08", "\"-92233720368547758.08\"");
+	VALUE(TK_KIND_MONEY, "$0.05", "\"0.05\"");
+}
+
+static void
+integers_are_written_as_printf_would(void)
+{
+	static const int64_t numbers[] = {
+		0, 1, 9, 10, 11, 99, 100, 101, 999, 1000, 9999, 10000, 10001, 99999999, 100000001, 1000000000000, 1478260290123456,
+		INT64_MAX, -1, -10, -99, -100, INT64_MIN
+	};
+	TkBuffer	out = {0};
+	char		expected[24];
+
+	for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
+	{
+		out.len = 0;
+		tk_decimal(&out, numbers[i]);
+		snprintf(expected, sizeof(expected), "%lld", (long long) numbers[i]);
+		CHECK_BYTES(out.data, out.len, expected, strlen(expected));
+	}
+	out.len = 0;
+	tk_unsigned(&out, UINT64_MAX);
+	CHECK_BYTES(out.data, out.len, "18446744073709551615", 20);
+	tk_buffer_free(&out);
+}
+
+static void
+bytea_is_base64(void)
+{
+	VALUE(TK_KIND_BYTEA, "\\x", "\"\"");
+	VALUE(TK_KIND_BYTEA, "\\x00", "\"AA==\"");
+	VALUE(TK_KIND_BYTEA, "\\x00ff", "\"AP8=\"");
+	VALUE(TK_KIND_BYTEA, "\\x00ff10", "\"AP8Q\"");
+	VALUE(TK_KIND_BYTEA, "\\xfbefbe", "\"++++\"");
+	VALUE(TK_KIND_BYTEA, "\\xFFFFFF", "\"////\"");
+	VALUE(TK_KIND_BYTEA, "\\x666f6f626172", "\"Zm9vYmFy\"");
+	VALUE(TK_KIND_BYTEA, "\\x666g", "\"\\\\x666g\"");
+	VALUE(TK_KIND_BYTEA, "\\x123", "\"\\\\x123\"");
+}
+
+static void
+dates_and_times_are_iso_8601(void)
+{
+	VALUE(TK_KIND_DATE, "2016-11-04", "\"2016-11-04\"");
+	VALUE(TK_KIND_DATE, "infinity", "\"infinity\"");
+	VALUE(TK_KIND_DATE, "-infinity", "\"-infinity\"");
+	VALUE(TK_KIND_DATE, "0044-03-15 BC", "\"0044-03-15 BC\"");
+	VALUE(TK_KIND_DATE, "5874897-12-31", "\"5874897-12-31\"");
+	VALUE(TK_KIND_TIME, "13:51:30.123456", "\"13:51:30.123456\"");
+	VALUE(TK_KIND_TIME, "24:00:00", "\"24:00:00\"");
+	VALUE(TK_KIND_TIMETZ, "13:51:30.123456+02", "\"13:51:30.123456+02\"");
+	VALUE(TK_KIND_INTERVAL, "P1Y2M3DT4H5M6.789S", "\"P1Y2M3DT4H5M6.789S\"");
+
+	VALUE(TK_KIND_TIMESTAMP, "2016-11-04 11:51:30.123456", "\"2016-11-04T11:51:30.123456\"");
+	VALUE(TK_KIND_TIMESTAMP, "2016-11-04 11:51:30", "\"2016-11-04T11:51:30\"");
+	VALUE(TK_KIND_TIMESTAMP, "infinity", "\"infinity\"");
+	VALUE(TK_KIND_TIMESTAMP, "0044-03-15 00:00:00 BC", "\"0044-03-15T00:00:00 BC\"");
+	VALUE(TK_KIND_TIMESTAMP, "294276-12-31 23:59:59.999999", "\"294276-12-31T23:59:59.999999\"");
+
+	VALUE(TK_KIND_TIMESTAMPTZ, "2016-11-04 11:51:30.123456+00", "\"2016-11-04T11:51:30.123456Z\"");
+	VALUE(TK_KIND_TIMESTAMPTZ, "2016-11-04 11:51:30+00", "\"2016-11-04T11:51:30Z\"");
+	VALUE(TK_KIND_TIMESTAMPTZ, "-infinity", "\"-infinity\"");
+	VALUE(TK_KIND_TIMESTAMPTZ, "0044-03-15 00:00:00+00 BC", "\"0044-03-15T00:00:00Z BC\"");
+	VALUE(TK_KIND_TIMESTAMPTZ, "2016-11-04 11:51:30+05:30", "\"2016-11-04T11:51:30+05:30\"");
+	VALUE(TK_KIND_TIMESTAMPTZ, " BC", "\" BC\"");
+	VALUE(TK_KIND_TIMESTAMPTZ, "+00 BC", "\"+00 BC\"");
+}
+
+static void
+json_is_a_string_or_stands_inline_verbatim(void)
+{
+	VALUE(TK_KIND_JSON, "{\"a\": [1, \"x\\n\"]}", "\"{\\\"a\\\": [1, \\\"x\\\\n\\\"]}\"");
+	VALUE(TK_KIND_JSON, "null", "\"null\"");
+	INLINE("{\"a\": [1, \"x\\n\"]}", "{\"a\": [1, \"x\\n\"]}");
+	INLINE("null", "null");
+	INLINE("{\n\t\"a\" : \"\xC3\xA9\"\n}", "{\n\t\"a\" : \"\xC3\xA9\"\n}");
+	INLINE("\"\xE9\"", "\"\xEF\xBF\xBD\"");
+}
+
+static void
+arrays_become_nested_arrays(void)
+{
+	ARRAY(TK_KIND_INTEGER, "{}", "[]");
+	ARRAY(TK_KIND_INTEGER, "{1,2,3}", "[1,2,3]");
+	ARRAY(TK_KIND_INTEGER, "{{1,2},{3,NULL}}", "[[1,2],[3,null]]");
+	ARRAY(TK_KIND_INTEGER, "[0:1]={1,2}", "[1,2]");
+	ARRAY(TK_KIND_INTEGER, "[-1:0][2:3]={{1,2},{3,4}}", "[[1,2],[3,4]]");
+	ARRAY(TK_KIND_INTEGER, "{{{{{{1}}}}}}", "[[[[[[1]]]]]]");
+	ARRAY(TK_KIND_BOOL, "{t,f,NULL}", "[true,false,null]");
+	ARRAY(TK_KIND_FLOAT, "{1.5,NaN}", "[1.5,\"NaN\"]");
+	ARRAY(TK_KIND_NUMERIC, "{1.50,NaN}", "[\"1.50\",\"NaN\"]");
+	ARRAY(TK_KIND_TEXT, "{a,\"b c\",\"\",\"NULL\",NULL,\"null\"}", "[\"a\",\"b c\",\"\",\"NULL\",null,\"null\"]");
+	ARRAY(TK_KIND_TEXT, "{\"a\\\"b\",\"c\\\\d\",\"{x,y}\"}", "[\"a\\\"b\",\"c\\\\d\",\"{x,y}\"]");
+	ARRAY(TK_KIND_TEXT, "{caf\xC3\xA9,\"\xE9 \"}", "[\"caf\xC3\xA9\",\"\xEF\xBF\xBD \"]");
+	ARRAY(TK_KIND_BYTEA, "{\"\\\\x00ff\",NULL}", "[\"AP8=\",null]");
+	ARRAY(TK_KIND_JSON, "{\"{\\\"a\\\": 1}\",2}", "[\"{\\\"a\\\": 1}\",\"2\"]");
+	ARRAY(TK_KIND_TIMESTAMPTZ, "{\"2016-11-04 11:51:30+00\",infinity}", "[\"2016-11-04T11:51:30Z\",\"infinity\"]");
+	ARRAY(TK_KIND_MONEY, "{\"$1,000.00\",$0.05}", "[\"1000.00\",\"0.05\"]");
+
+	/* json[] of the plain envelope, and box[], whose delimiter is another */
+	INLINE_ARRAY("{\"{\\\"a\\\": 1}\",2,\"null\",NULL}", "[{\"a\": 1},2,null,null]");
+	BOX_ARRAY("{(1,1),(0,0);(2,2),(1,1)}", "[\"(1,1),(0,0)\",\"(2,2),(1,1)\"]");
+}
+
+static void
+a_long_escaped_element_is_whole(void)
+{
+	TkType		element = {.kind = TK_KIND_TEXT};
+	TkType		array = {TK_KIND_ARRAY, 0, -1, ',', &element};
+	size_t		n = 50000;
+	char	   *text = malloc(2 * n + 8);
+	TkValue		value = {TK_VALUE_TEXT, (uint32_t) (2 * n + 4), text};
+	TkBuffer	out = {0};
+
+	/* {"\"\"…"} → ["\"\"…"] */
+	memcpy(text, "{\"", 2);
+	for (size_t i = 0; i < n; i++)
+		memcpy(text + 2 + 2 * i, "\\\"", 2);
+	memcpy(text + 2 + 2 * n, "\"}", 2);
+	tk_json_value(&out, &array, &value, false);
+	text[0] = '[';
+	text[2 * n + 3] = ']';
+	CHECK(out.len == value.len && memcmp(out.data, text, out.len) == 0);
+	tk_buffer_free(&out);
+	free(text);
+}
+
+static void
+text_that_is_no_array_stays_text(void)
+{
+	ARRAY(TK_KIND_INTEGER, "", "\"\"");
+	ARRAY(TK_KIND_INTEGER, "1 2 3", "\"1 2 3\"");
+	ARRAY(TK_KIND_INTEGER, "{1,2", "\"{1,2\"");
+	ARRAY(TK_KIND_INTEGER, "{1,}", "\"{1,}\"");
+	ARRAY(TK_KIND_INTEGER, "{,1}", "\"{,1}\"");
+	ARRAY(TK_KIND_INTEGER, "{1}}", "\"{1}}\"");
+	ARRAY(TK_KIND_INTEGER, "{1}x", "\"{1}x\"");
+	ARRAY(TK_KIND_INTEGER, "[0:1]", "\"[0:1]\"");
+	ARRAY(TK_KIND_TEXT, "{\"a", "\"{\\\"a\"");
+	ARRAY(TK_KIND_TEXT, "{\"a\\", "\"{\\\"a\\\\\"");
+	ARRAY(TK_KIND_TEXT, "{\"a\"b}", "\"{\\\"a\\\"b}\"");
+	ARRAY(TK_KIND_INTEGER, "{{{{{{{1}}}}}}}", "\"{{{{{{{1}}}}}}}\"");
+}
+
+/*
+ * Random bytes
+ */
+static uint64_t random_state;
+
+static uint32_t
+next_random(void)
+{
+	random_state ^= random_state << 13;
+	random_state ^= random_state >> 7;
+	random_state ^= random_state << 17;
+	return (uint32_t) (random_state >> 32);
+}
+
+static void
+any_bytes_become_json(unsigned seed)
+{
+	static const char syntax[] = "{}\",\\[]=:NUL0123456789.-+eE xtf";
+	static const TkKind kinds[] = {
+		TK_KIND_TEXT, TK_KIND_BOOL, TK_KIND_INTEGER, TK_KIND_FLOAT, TK_KIND_NUMERIC, TK_KIND_MONEY,
+		TK_KIND_BYTEA, TK_KIND_JSON, TK_KIND_DATE, TK_KIND_TIME, TK_KIND_TIMETZ, TK_KIND_TIMESTAMP,
+		TK_KIND_TIMESTAMPTZ, TK_KIND_INTERVAL
+	};
+	TkBuffer	out = {0};
+	int			bad = 0;
+
+	random_state = seed * UINT64_C(0x9E3779B97F4A7C15) + 1;
+	for (int round = 0; round < FUZZ_ROUNDS; round++)
+	{
+		size_t		len = next_random() % FUZZ_LENGTH;
+		char	   *text = malloc(len > 0 ? len : 1);
+		TkType		element = {.kind = kinds[next_random() % (sizeof(kinds) / sizeof(kinds[0]))]};
+		TkType		array = {TK_KIND_ARRAY, 0, -1, ',', &element};
+		TkValue		value = {TK_VALUE_TEXT, (uint32_t) len, text};
+		bool		wild = next_random() % 2 == 0;
+
+		/*
+		 * Half of them of any bytes, half of the bytes that mean something in
+		 * an array.
+		 */
+		for (size_t i = 0; i < len; i++)
+			text[i] = (char) (wild ? next_random() : (unsigned char) syntax[next_random() % (sizeof(syntax) - 1)]);
+		if (len > 0 && next_random() % 2 == 0)
+			text[0] = '{';
+
+		out.len = 0;
+		tk_json_string(&out, text, len);
+		bad += !is_json(out.data, out.len);
+		out.len = 0;
+		tk_json_value(&out, &element, &value, false);
+		bad += !is_json(out.data, out.len);
+		out.len = 0;
+		tk_json_value(&out, &array, &value, false);
+		bad += !is_json(out.data, out.len);
+		free(text);
+	}
+	CHECK_INT(bad, 0);
+	tk_buffer_free(&out);
+}
+
+/* array_out's rules of quoting, the other way: what goes in comes out as an array of those strings. */
+static void
+any_array_of_strings_comes_back(unsigned seed)
+{
+	TkType		element = {.kind = TK_KIND_TEXT};
+	TkType		array = {TK_KIND_ARRAY, 0, -1, ',', &element};
+	TkBuffer	in = {0};
+	TkBuffer	out = {0};
+	TkBuffer	expected = {0};
+	int			bad = 0;
+
+	random_state = seed * UINT64_C(0x9E3779B97F4A7C15) + 3;
+	for (int round = 0; round < FUZZ_ROUNDS; round++)
+	{
+		int			n = 1 + (int) (next_random() % 4);
+		TkValue		value = {TK_VALUE_TEXT, 0, NULL};
+
+		in.len = expected.len = out.len = 0;
+		tk_buffer_char(&in, '{');
+		tk_buffer_char(&expected, '[');
+		for (int i = 0; i < n; i++)
+		{
+			char		text[16];
+			size_t		len = next_random() % sizeof(text);
+
+			if (i > 0)
+			{
+				tk_buffer_char(&in, ',');
+				tk_buffer_char(&expected, ',');
+			}
+			tk_buffer_char(&in, '"');
+			for (size_t c = 0; c < len; c++)
+			{
+				text[c] = (char) next_random();
+				if (text[c] == '"' || text[c] == '\\')
+					tk_buffer_char(&in, '\\');
+				tk_buffer_char(&in, text[c]);
+			}
+			tk_buffer_char(&in, '"');
+			tk_json_string(&expected, text, len);
+		}
+		tk_buffer_char(&in, '}');
+		tk_buffer_char(&expected, ']');
+
+		value.data = in.data;
+		value.len = (uint32_t) in.len;
+		tk_json_value(&out, &array, &value, false);
+		bad += out.len != expected.len || memcmp(out.data, expected.data, out.len) != 0;
+	}
+	CHECK_INT(bad, 0);
+	tk_buffer_free(&in);
+	tk_buffer_free(&out);
+	tk_buffer_free(&expected);
+}
+
+/*
+ * Records.  The table: (id int primary key, q int not null, d text, j jsonb)
+ */
+static TkColumn columns[] = {
+	{"id", {.kind = TK_KIND_INTEGER}, true},
+	{"q", {.kind = TK_KIND_INTEGER}, false},
+	{"d", {.kind = TK_KIND_TEXT}, false},
+	{"j", {.kind = TK_KIND_JSON}, false}
+};
+static const int first_column[] = {0};
+static TkRelation orders;
+static TkEncodeOptions options;
+static TkTransaction transaction;
+static TkBuffer out;
+static TkRecord records[TK_MAX_RECORDS];
+
+#define T(s) {TK_VALUE_TEXT, sizeof(s) - 1, (s)}
+#define NIL {TK_VALUE_NULL, 0, NULL}
+#define SAME {TK_VALUE_UNCHANGED, 0, NULL}
+
+static const TkRelation the_orders = {
+	.relid = 16384,
+	.schema = "public",
+	.table = "orders",
+	.replica_identity = 'd',
+	.ncolumns = 4,
+	.columns = columns,
+	.nkeys = 1,
+	.keys = first_column,
+	.topic = "shop.public.orders"
+};
+static const TkEncodeOptions the_options = {
+	.pipeline = "shop",
+	.database = "db",
+	.version = "1.0",
+	.tombstones = true
+};
+static const TkTransaction the_transaction = {
+	.xid = 731,
+	.commit_lsn = 300,
+	.previous_commit_lsn = 100,
+	.commit_us = INT64_C(1478260290123456),
+	.processing_us = INT64_C(1478260290987654)
+};
+
+static void
+start(void)
+{
+	orders = the_orders;
+	options = the_options;
+	transaction = the_transaction;
+}
+
+static int
+encode(const TkEncoder *encoder, TkOperation operation, char old_kind, const TkValue *old, const TkValue *new)
+{
+	TkChange	change = {
+		.operation = operation,
+		.relation = &orders,
+		.old_kind = old_kind,
+		.old = old,
+		.new = new,
+		.lsn = 200
+	};
+	void	   *plan = encoder->plan(&options, &orders);
+	int			n;
+
+	out.len = 0;
+	memset(records, 0xEE, sizeof(records));
+	n = encoder->encode(&options, plan, &transaction, &change, &out, records);
+	encoder->free_plan(plan);
+	if (out.failed)
+		printf("out of memory\n");
+	return n;
+}
+
+static void
+check_span(TkSpan span, const char *expected, bool json, const char *file, int line, const char *what)
+{
+	if (tk_span_is_null(span))
+		unit_check_bytes(NULL, 0, expected, expected ? strlen(expected) : 0, file, line, what);
+	else
+	{
+		unit_check_bytes(out.data + span.at, span.len, expected, expected ? strlen(expected) : 0, file, line, what);
+		if (json)
+			unit_check(is_json(out.data + span.at, span.len), file, line, what);
+	}
+}
+
+#define KEY(i, expected) check_span(records[i].key, (expected), true, __FILE__, __LINE__, "key")
+#define CONTENT(i, expected) check_span(records[i].value, (expected), true, __FILE__, __LINE__, "value")
+
+/* Headers as one text, "name=value name=value" */
+static void
+check_headers(const TkRecord *record, const char *expected, int line)
+{
+	char		text[1000] = "";
+	size_t		len = 0;
+
+	for (int i = 0; i < record->nheaders; i++)
+	{
+		const TkHeader *h = &record->headers[i];
+
+		len += (size_t) snprintf(text + len, sizeof(text) - len, "%s%s=%.*s", i > 0 ? " " : "", h->name,
+								 (int) h->value.len, out.data + h->value.at);
+	}
+	unit_check_str(text, expected, __FILE__, line, "headers");
+}
+
+#define HEADERS(i, expected) check_headers(&records[i], (expected), __LINE__)
+
+/* What lies between the row images and the operation, and behind it, for the transaction of start() */
+#define SOURCE \
+	"\"source\":{\"version\":\"1.0\",\"connector\":\"postgresql\",\"name\":\"shop\",\"ts_ms\":1478260290123," \
+	"\"snapshot\":\"false\",\"db\":\"db\",\"sequence\":\"[\\\"100\\\",\\\"200\\\"]\"," \
+	"\"ts_us\":1478260290123456,\"ts_ns\":1478260290123456000,\"schema\":\"public\",\"table\":\"orders\"," \
+	"\"txId\":731,\"lsn\":200,\"xmin\":null,\"origin\":null,\"origin_lsn\":null}"
+#define TIMES \
+	"\"ts_ms\":1478260290987,\"ts_us\":1478260290987654,\"ts_ns\":1478260290987654000}"
+#define EVENT(before, after, op) \
+	"{\"before\":" before ",\"after\":" after "," SOURCE ",\"transaction\":null,\"op\":\"" op "\"," TIMES
+
+static const TkValue row1[] = {T("1"), T("5"), T("x\"y"), T("{\"a\": 1}")};
+static const TkValue row1_q6[] = {T("1"), T("6"), NIL, NIL};
+static const TkValue row2[] = {T("2"), T("5"), NIL, T("null")};
+static const TkValue key1[] = {T("1"), NIL, NIL, NIL};
+
+static void
+envelopes_are_found_by_name(void)
+{
+	CHECK(tk_encoder_find("debezium") == &tk_encoder_debezium);
+	CHECK(tk_encoder_find("plain") == &tk_encoder_plain);
+	CHECK(tk_encoder_find("Plain") == NULL);
+	CHECK(tk_encoder_find("") == NULL);
+	CHECK(!tk_encoder_debezium.metadata_headers);
+	CHECK(tk_encoder_plain.metadata_headers);
+}
+
+static void
+debezium_insert_update_delete(void)
+{
+	start();
+	CHECK_INT(encode(&tk_encoder_debezium, TK_INSERT, 0, NULL, row1), 1);
+	KEY(0, "{\"id\":1}");
+	CONTENT(0, EVENT("null", "{\"id\":1,\"q\":5,\"d\":\"x\\\"y\",\"j\":\"{\\\"a\\\": 1}\"}", "c"));
+	HEADERS(0, "");
+
+	CHECK_INT(encode(&tk_encoder_debezium, TK_UPDATE, 0, NULL, row1_q6), 1);
+	KEY(0, "{\"id\":1}");
+	CONTENT(0, EVENT("null", "{\"id\":1,\"q\":6,\"d\":null,\"j\":null}", "u"));
+
+	CHECK_INT(encode(&tk_encoder_debezium, TK_DELETE, 'K', key1, NULL), 2);
+	KEY(0, "{\"id\":1}");
+	CONTENT(0, EVENT("{\"id\":1}", "null", "d"));
+	KEY(1, "{\"id\":1}");
+	CONTENT(1, NULL);
+	CHECK_INT(transaction.sequence, 4);
+	CHECK_INT(transaction.total_order, 3);
+	CHECK_INT(orders.order, 3);
+
+	options.tombstones = false;
+	CHECK_INT(encode(&tk_encoder_debezium, TK_DELETE, 'K', key1, NULL), 1);
+	CONTENT(0, EVENT("{\"id\":1}", "null", "d"));
+}
+
+static void
+debezium_full_identity_gives_the_whole_old_row(void)
+{
+	static const TkValue from_null[] = {T("1"), NIL, T("x"), NIL};
+	static const TkValue to_42[] = {T("1"), T("42"), T("x"), NIL};
+
+	start();
+	CHECK_INT(encode(&tk_encoder_debezium, TK_UPDATE, 'O', from_null, to_42), 1);
+	CONTENT(0, EVENT("{\"id\":1,\"q\":null,\"d\":\"x\",\"j\":null}",
+					 "{\"id\":1,\"q\":42,\"d\":\"x\",\"j\":null}", "u"));
+
+	CHECK_INT(encode(&tk_encoder_debezium, TK_DELETE, 'O', to_42, NULL), 2);
+	KEY(0, "{\"id\":1}");
+	CONTENT(0, EVENT("{\"id\":1,\"q\":42,\"d\":\"x\",\"j\":null}", "null", "d"));
+}
+
+static void
+debezium_key_change_is_a_delete_and_a_create(void)
+{
+	static const TkValue no_id[] = {NIL, T("5"), NIL, NIL};
+
+	start();
+	options.metadata_headers = true;
+	CHECK_INT(encode(&tk_encoder_debezium, TK_UPDATE, 'K', key1, row2), 3);
+	KEY(0, "{\"id\":1}");
+	CONTENT(0, EVENT("{\"id\":1}", "null", "d"));
+	HEADERS(0, "pg.op=d pg.xid=731 pg.lsn=300 pg.seq=1 pg.ts=1478260290123456 __debezium.newkey={\"id\":2}");
+	KEY(1, "{\"id\":1}");
+	CONTENT(1, NULL);
+	HEADERS(1, "pg.op=d pg.xid=731 pg.lsn=300 pg.seq=2 pg.ts=1478260290123456 __debezium.newkey={\"id\":2}");
+	KEY(2, "{\"id\":2}");
+	CONTENT(2, EVENT("null", "{\"id\":2,\"q\":5,\"d\":null,\"j\":\"null\"}", "c"));
+	HEADERS(2, "pg.op=c pg.xid=731 pg.lsn=300 pg.seq=3 pg.ts=1478260290123456 __debezium.oldkey={\"id\":1}");
+	CHECK_INT(transaction.total_order, 2);
+
+	options.metadata_headers = false;
+	options.tombstones = false;
+	CHECK_INT(encode(&tk_encoder_debezium, TK_UPDATE, 'O', row1, row2), 2);
+	KEY(0, "{\"id\":1}");
+	HEADERS(0, "__debezium.newkey={\"id\":2}");
+	KEY(1, "{\"id\":2}");
+	HEADERS(1, "__debezium.oldkey={\"id\":1}");
+
+	/* A key column of a FULL identity may be null. */
+	CHECK_INT(encode(&tk_encoder_debezium, TK_UPDATE, 'O', no_id, row1), 2);
+	KEY(0, "{\"id\":null}");
+	KEY(1, "{\"id\":1}");
+
+	/* An old tuple alone is no key change. */
+	CHECK_INT(encode(&tk_encoder_debezium, TK_UPDATE, 'O', row1, row1_q6), 1);
+	CHECK_INT(encode(&tk_encoder_debezium, TK_UPDATE, 'K', key1, row1), 1);
+	CONTENT(0, EVENT("{\"id\":1}", "{\"id\":1,\"q\":5,\"d\":\"x\\\"y\",\"j\":\"{\\\"a\\\": 1}\"}", "u"));
+}
+
+static void
+debezium_truncate_has_no_key(void)
+{
+	start();
+	CHECK_INT(encode(&tk_encoder_debezium, TK_TRUNCATE, 0, NULL, NULL), 1);
+	KEY(0, NULL);
+	CONTENT(0, EVENT("null", "null", "t"));
+}
+
+static void
+debezium_source_at_the_edges(void)
+{
+	start();
+	transaction.previous_commit_lsn = 0;
+	transaction.commit_us = 0;
+	transaction.processing_us = -1;
+	options.database = "d\"b";
+	CHECK_INT(encode(&tk_encoder_debezium, TK_TRUNCATE, 0, NULL, NULL), 1);
+	CONTENT(0, "{\"before\":null,\"after\":null,\"source\":{\"version\":\"1.0\",\"connector\":\"postgresql\","
+			"\"name\":\"shop\",\"ts_ms\":0,\"snapshot\":\"false\",\"db\":\"d\\\"b\","
+			"\"sequence\":\"[null,\\\"200\\\"]\",\"ts_us\":0,\"ts_ns\":0,\"schema\":\"public\","
+			"\"table\":\"orders\",\"txId\":731,\"lsn\":200,\"xmin\":null,\"origin\":null,\"origin_lsn\":null},"
+			"\"transaction\":null,\"op\":\"t\",\"ts_ms\":-1,\"ts_us\":-1,\"ts_ns\":-1000}");
+}
+
+static void
+debezium_times_round_down_to_milliseconds(void)
+{
+	static const struct
+	{
+		int64_t		us;
+		const char *expected;
+	}			times[] =
+	{
+		{999, "\"ts_ms\":0,\"ts_us\":999,\"ts_ns\":999000}"},
+		{1000, "\"ts_ms\":1,\"ts_us\":1000,\"ts_ns\":1000000}"},
+		{-1000, "\"ts_ms\":-1,\"ts_us\":-1000,\"ts_ns\":-1000000}"},
+		{-1001, "\"ts_ms\":-2,\"ts_us\":-1001,\"ts_ns\":-1001000}"},
+		{INT64_C(9223372036854775807), "\"ts_ms\":9223372036854775,\"ts_us\":9223372036854775807,"
+		"\"ts_ns\":9223372036854775807000}"}
+	};
+
+	start();
+	for (size_t i = 0; i < sizeof(times) / sizeof(times[0]); i++)
+	{
+		size_t		len = strlen(times[i].expected);
+
+		transaction.processing_us = times[i].us;
+		CHECK_INT(encode(&tk_encoder_debezium, TK_TRUNCATE, 0, NULL, NULL), 1);
+		CHECK_BYTES(out.data + records[0].value.at + records[0].value.len - len, len, times[i].expected, len);
+	}
+}
+
+static void
+debezium_unchanged_toast_is_said_so_or_taken_from_the_old_row(void)
+{
+	static const TkValue toasted[] = {T("1"), T("2"), SAME, SAME};
+	static const TkValue old_full[] = {T("1"), T("1"), T("long"), NIL};
+
+	start();
+	CHECK_INT(encode(&tk_encoder_debezium, TK_UPDATE, 0, NULL, toasted), 1);
+	CONTENT(0, EVENT("null", "{\"id\":1,\"q\":2,\"d\":\"__debezium_unavailable_value\","
+					 "\"j\":\"__debezium_unavailable_value\"}", "u"));
+	CHECK_INT(encode(&tk_encoder_debezium, TK_UPDATE, 'O', old_full, toasted), 1);
+	CONTENT(0, EVENT("{\"id\":1,\"q\":1,\"d\":\"long\",\"j\":null}",
+					 "{\"id\":1,\"q\":2,\"d\":\"long\",\"j\":null}", "u"));
+
+	/* Null in an old tuple of kind K means "not logged", never null. */
+	CHECK_INT(encode(&tk_encoder_debezium, TK_UPDATE, 'K', key1, toasted), 1);
+	CONTENT(0, EVENT("{\"id\":1}", "{\"id\":1,\"q\":2,\"d\":\"__debezium_unavailable_value\","
+					 "\"j\":\"__debezium_unavailable_value\"}", "u"));
+}
+
+static void
+debezium_transaction_metadata(void)
+{
+	TkRelation	other = {0};
+	TkRelation *collections[2];
+	TkRecord	record;
+
+	start();
+	options.transaction_metadata = true;
+
+	/* Counts of an earlier transaction don't go on. */
+	orders.order_in = 99;
+	orders.order = 7;
+	other.schema = "a\"b";
+	other.table = "it\\ems";
+	other.order_in = 300;
+	other.order = 2;
+	transaction.total_order = 2;
+	CHECK_INT(encode(&tk_encoder_debezium, TK_DELETE, 'K', key1, NULL), 2);
+	CONTENT(0, "{\"before\":{\"id\":1},\"after\":null," SOURCE
+			",\"transaction\":{\"id\":\"731:300\",\"total_order\":3,\"data_collection_order\":1},\"op\":\"d\"," TIMES);
+
+	/* A changed key is two events. */
+	CHECK_INT(encode(&tk_encoder_debezium, TK_UPDATE, 'K', key1, row2), 3);
+	CONTENT(0, "{\"before\":{\"id\":1},\"after\":null," SOURCE
+			",\"transaction\":{\"id\":\"731:300\",\"total_order\":4,\"data_collection_order\":2},\"op\":\"d\"," TIMES);
+	CONTENT(2, "{\"before\":null,\"after\":{\"id\":2,\"q\":5,\"d\":null,\"j\":\"null\"}," SOURCE
+			",\"transaction\":{\"id\":\"731:300\",\"total_order\":5,\"data_collection_order\":3},\"op\":\"c\"," TIMES);
+
+	collections[0] = &orders;
+	collections[1] = &other;
+	out.len = 0;
+	tk_encode_transaction(&options, &transaction, false, NULL, 0, &out, &record);
+	records[0] = record;
+	KEY(0, "{\"id\":\"731:300\"}");
+	CONTENT(0, "{\"status\":\"BEGIN\",\"id\":\"731:300\",\"event_count\":null,\"data_collections\":null,"
+			"\"ts_ms\":1478260290123}");
+	HEADERS(0, "");
+
+	tk_encode_transaction(&options, &transaction, true, collections, 2, &out, &record);
+	records[0] = record;
+	KEY(0, "{\"id\":\"731:300\"}");
+	CONTENT(0, "{\"status\":\"END\",\"id\":\"731:300\",\"event_count\":5,\"data_collections\":["
+			"{\"data_collection\":\"public.orders\",\"event_count\":3},"
+			"{\"data_collection\":\"a\\\"b.it\\\\ems\",\"event_count\":2}],\"ts_ms\":1478260290123}");
+	tk_encode_transaction(&options, &transaction, true, NULL, 0, &out, &record);
+	records[0] = record;
+	CONTENT(0, "{\"status\":\"END\",\"id\":\"731:300\",\"event_count\":5,\"data_collections\":[],"
+			"\"ts_ms\":1478260290123}");
+}
+
+static void
+debezium_without_a_key(void)
+{
+	start();
+	orders.nkeys = 0;
+	CHECK_INT(encode(&tk_encoder_debezium, TK_INSERT, 0, NULL, row1), 1);
+	KEY(0, NULL);
+	CHECK_INT(encode(&tk_encoder_debezium, TK_UPDATE, 'O', row1, row2), 1);
+	KEY(0, NULL);
+	CHECK_INT(encode(&tk_encoder_debezium, TK_DELETE, 'O', row1, NULL), 1);
+	KEY(0, NULL);
+}
+
+static void
+plain_insert_update_delete(void)
+{
+	start();
+	options.metadata_headers = true;
+	CHECK_INT(encode(&tk_encoder_plain, TK_INSERT, 0, NULL, row1), 1);
+	KEY(0, "{\"id\":1}");
+	CONTENT(0, "{\"id\":1,\"q\":5,\"d\":\"x\\\"y\",\"j\":{\"a\": 1}}");
+	HEADERS(0, "pg.op=c pg.xid=731 pg.lsn=300 pg.seq=1 pg.ts=1478260290123456");
+
+	CHECK_INT(encode(&tk_encoder_plain, TK_UPDATE, 0, NULL, row1_q6), 1);
+	KEY(0, "{\"id\":1}");
+	CONTENT(0, "{\"id\":1,\"q\":6,\"d\":null,\"j\":null}");
+	HEADERS(0, "pg.op=u pg.xid=731 pg.lsn=300 pg.seq=2 pg.ts=1478260290123456");
+
+	CHECK_INT(encode(&tk_encoder_plain, TK_DELETE, 'K', key1, NULL), 1);
+	KEY(0, "{\"id\":1}");
+	CONTENT(0, NULL);
+	HEADERS(0, "pg.op=d pg.xid=731 pg.lsn=300 pg.seq=3 pg.ts=1478260290123456");
+	CHECK_INT(transaction.total_order, 3);
+
+	options.metadata_headers = false;
+	options.json = TK_JSON_STRING;
+	CHECK_INT(encode(&tk_encoder_plain, TK_INSERT, 0, NULL, row1), 1);
+	CONTENT(0, "{\"id\":1,\"q\":5,\"d\":\"x\\\"y\",\"j\":\"{\\\"a\\\": 1}\"}");
+	HEADERS(0, "");
+	options.json = TK_JSON_INLINE;
+	CHECK_INT(encode(&tk_encoder_debezium, TK_INSERT, 0, NULL, row1), 1);
+	CONTENT(0, EVENT("null", "{\"id\":1,\"q\":5,\"d\":\"x\\\"y\",\"j\":{\"a\": 1}}", "c"));
+}
+
+static void
+plain_key_change_is_a_tombstone_and_the_row(void)
+{
+	start();
+	options.metadata_headers = true;
+	CHECK_INT(encode(&tk_encoder_plain, TK_UPDATE, 'K', key1, row2), 2);
+	KEY(0, "{\"id\":1}");
+	CONTENT(0, NULL);
+	HEADERS(0, "pg.op=d pg.xid=731 pg.lsn=300 pg.seq=1 pg.ts=1478260290123456");
+	KEY(1, "{\"id\":2}");
+	CONTENT(1, "{\"id\":2,\"q\":5,\"d\":null,\"j\":null}");
+	HEADERS(1, "pg.op=c pg.xid=731 pg.lsn=300 pg.seq=2 pg.ts=1478260290123456");
+}
+
+static void
+plain_records_without_key_and_value_say_what_they_are(void)
+{
+	start();
+	CHECK_INT(encode(&tk_encoder_plain, TK_TRUNCATE, 0, NULL, NULL), 1);
+	KEY(0, NULL);
+	CONTENT(0, NULL);
+	HEADERS(0, "pg.op=t");
+	options.metadata_headers = true;
+	CHECK_INT(encode(&tk_encoder_plain, TK_TRUNCATE, 0, NULL, NULL), 1);
+	HEADERS(0, "pg.op=t pg.xid=731 pg.lsn=300 pg.seq=2 pg.ts=1478260290123456");
+
+	options.metadata_headers = false;
+	orders.nkeys = 0;
+	CHECK_INT(encode(&tk_encoder_plain, TK_DELETE, 'O', row1, NULL), 1);
+	KEY(0, NULL);
+	CONTENT(0, NULL);
+	HEADERS(0, "pg.op=d");
+}
+
+static void
+plain_unchanged_toast_is_left_out_and_named(void)
+{
+	static const TkValue toasted[] = {T("1"), T("2"), SAME, SAME};
+	static const TkValue only_j[] = {T("1"), T("2"), NIL, SAME};
+	static const TkValue old_full[] = {T("1"), T("1"), T("long"), T("[1]")};
+
+	start();
+	CHECK_INT(encode(&tk_encoder_plain, TK_UPDATE, 0, NULL, toasted), 1);
+	CONTENT(0, "{\"id\":1,\"q\":2}");
+	HEADERS(0, "pg.unavailable=[\"d\",\"j\"]");
+	CHECK_INT(encode(&tk_encoder_plain, TK_UPDATE, 0, NULL, only_j), 1);
+	CONTENT(0, "{\"id\":1,\"q\":2,\"d\":null}");
+	HEADERS(0, "pg.unavailable=[\"j\"]");
+	CHECK_INT(encode(&tk_encoder_plain, TK_UPDATE, 'O', old_full, toasted), 1);
+	CONTENT(0, "{\"id\":1,\"q\":2,\"d\":\"long\",\"j\":[1]}");
+	HEADERS(0, "");
+
+	options.metadata_headers = true;
+	transaction.sequence = 0;
+	CHECK_INT(encode(&tk_encoder_plain, TK_UPDATE, 'K', key1, only_j), 1);
+	HEADERS(0, "pg.op=u pg.xid=731 pg.lsn=300 pg.seq=1 pg.ts=1478260290123456 pg.unavailable=[\"j\"]");
+}
+
+static void
+names_are_verbatim_and_keys_in_the_order_of_their_index(void)
+{
+	static TkColumn odd[] = {
+		{"a", {.kind = TK_KIND_INTEGER}, true},
+		{"A", {.kind = TK_KIND_TEXT}, true},
+		{"q\"uo.te\xC3\xA9", {.kind = TK_KIND_TEXT}, false}
+	};
+	static const int keys[] = {1, 0};
+	static const TkValue row[] = {T("1"), T("k"), T("v")};
+	static const TkValue toasted_key[] = {T("1"), SAME, T("w")};
+	static const TkValue old_key[] = {T("1"), T("k"), NIL};
+	static const TkValue first_changed[] = {T("2"), SAME, T("w")};
+
+	start();
+	orders.columns = odd;
+	orders.ncolumns = 3;
+	orders.nkeys = 2;
+	orders.keys = keys;
+	CHECK_INT(encode(&tk_encoder_plain, TK_INSERT, 0, NULL, row), 1);
+	KEY(0, "{\"A\":\"k\",\"a\":1}");
+	CONTENT(0, "{\"a\":1,\"A\":\"k\",\"q\\\"uo.te\xC3\xA9\":\"v\"}");
+
+	/*
+	 * A key column in TOAST, left alone: from the old tuple, or said to be
+	 * unavailable.
+	 */
+	CHECK_INT(encode(&tk_encoder_plain, TK_UPDATE, 'K', old_key, toasted_key), 1);
+	KEY(0, "{\"A\":\"k\",\"a\":1}");
+	CONTENT(0, "{\"a\":1,\"A\":\"k\",\"q\\\"uo.te\xC3\xA9\":\"w\"}");
+	CHECK_INT(encode(&tk_encoder_plain, TK_UPDATE, 0, NULL, toasted_key), 1);
+	KEY(0, "{\"A\":\"__debezium_unavailable_value\",\"a\":1}");
+	HEADERS(0, "pg.unavailable=[\"A\"]");
+	CHECK_INT(encode(&tk_encoder_plain, TK_UPDATE, 'K', old_key, first_changed), 2);
+	KEY(0, "{\"A\":\"k\",\"a\":1}");
+	KEY(1, "{\"A\":\"k\",\"a\":2}");
+
+	/* A key column outside of the logged identity is left out, not null. */
+	odd[1].identity = false;
+	CHECK_INT(encode(&tk_encoder_plain, TK_DELETE, 'K', old_key, NULL), 1);
+	KEY(0, "{\"a\":1}");
+	odd[0].identity = false;
+	CHECK_INT(encode(&tk_encoder_debezium, TK_DELETE, 'K', old_key, NULL), 1);
+	KEY(0, NULL);
+	CONTENT(0, EVENT("{}", "null", "d"));
+}
+
+static void
+a_table_without_columns_has_empty_rows(void)
+{
+	static const TkValue none[1] = {NIL};
+
+	start();
+	orders.ncolumns = 0;
+	orders.nkeys = 0;
+	CHECK_INT(encode(&tk_encoder_debezium, TK_INSERT, 0, NULL, none), 1);
+	KEY(0, NULL);
+	CONTENT(0, EVENT("null", "{}", "c"));
+	CHECK_INT(encode(&tk_encoder_plain, TK_INSERT, 0, NULL, none), 1);
+	CONTENT(0, "{}");
+}
+
+static void
+a_buffer_over_its_limit_fails_and_recovers(void)
+{
+	TkBuffer	b = {0};
+
+	tk_buffer_string(&b, "abc");
+	CHECK(!tk_buffer_reserve(&b, TK_BUFFER_MAX));
+	CHECK(b.failed);
+	CHECK_BYTES(b.data, b.len, "abc", 3);
+	tk_buffer_char(&b, 'd');
+	tk_buffer_append(&b, "efg", 3);
+	CHECK_INT(b.len, 3);
+
+	tk_buffer_reset(&b, 1 << 20);
+	CHECK(!b.failed && b.len == 0);
+	tk_buffer_string(&b, "xyz");
+	CHECK_BYTES(b.data, b.len, "xyz", 3);
+
+	/* Memory is kept from record to record, but not that of a giant. */
+	CHECK(tk_buffer_reserve(&b, 5000));
+	tk_buffer_reset(&b, 1 << 20);
+	CHECK(b.cap >= 5000);
+	tk_buffer_reset(&b, 4096);
+	CHECK_INT(b.cap, 0);
+	tk_buffer_free(&b);
+}
+
+/* The caller looks once, at the end: until then each step must bear a buffer that takes nothing more. */
+static void
+a_failed_buffer_is_borne_to_the_end(void)
+{
+	static const TkEncoder *const encoders[] = {&tk_encoder_debezium, &tk_encoder_plain};
+	TkRelation *collections[1] = {&orders};
+	TkType		bytea = {.kind = TK_KIND_BYTEA};
+	TkValue		byte = T("\\x00");
+	TkBuffer	failed = {.failed = true};
+	TkRecord	record;
+
+	start();
+	options.metadata_headers = true;
+	options.transaction_metadata = true;
+	for (int i = 0; i < 2; i++)
+	{
+		TkChange	change = {
+			.operation = TK_UPDATE,
+			.relation = &orders,
+			.old_kind = 'O',
+			.old = row1,
+			.new = row2,
+			.lsn = 200
+		};
+		void	   *plan = encoders[i]->plan(&options, &orders);
+
+		CHECK(encoders[i]->encode(&options, plan, &transaction, &change, &failed, records) > 0);
+		encoders[i]->free_plan(plan);
+	}
+	tk_encode_transaction(&options, &transaction, true, collections, 1, &failed, &record);
+	tk_json_value(&failed, &bytea, &byte, false);
+	CHECK(failed.failed && failed.len == 0 && failed.data == NULL);
+}
+
+int
+main(int argc, char **argv)
+{
+	unsigned	seed = argc > 1 ? (unsigned) strtoul(argv[1], NULL, 10) : 1;
+
+	printf("seed %u\n", seed);
+	the_checker_itself_is_strict();
+	control_characters_quotes_and_backslashes_are_escaped();
+	each_character_is_escaped_at_each_place_of_a_word();
+	utf8_stands_as_it_is_and_other_bytes_become_replacement_characters();
+	a_long_string_is_whole_across_the_chunks_it_is_written_in();
+	numbers_are_exact();
+	integers_are_written_as_printf_would();
+	bytea_is_base64();
+	dates_and_times_are_iso_8601();
+	json_is_a_string_or_stands_inline_verbatim();
+	arrays_become_nested_arrays();
+	a_long_escaped_element_is_whole();
+	text_that_is_no_array_stays_text();
+	any_bytes_become_json(seed);
+	any_array_of_strings_comes_back(seed);
+
+	envelopes_are_found_by_name();
+	debezium_insert_update_delete();
+	debezium_full_identity_gives_the_whole_old_row();
+	debezium_key_change_is_a_delete_and_a_create();
+	debezium_truncate_has_no_key();
+	debezium_source_at_the_edges();
+	debezium_times_round_down_to_milliseconds();
+	debezium_unchanged_toast_is_said_so_or_taken_from_the_old_row();
+	debezium_transaction_metadata();
+	debezium_without_a_key();
+	plain_insert_update_delete();
+	plain_key_change_is_a_tombstone_and_the_row();
+	plain_records_without_key_and_value_say_what_they_are();
+	plain_unchanged_toast_is_left_out_and_named();
+	names_are_verbatim_and_keys_in_the_order_of_their_index();
+	a_table_without_columns_has_empty_rows();
+	a_buffer_over_its_limit_fails_and_recovers();
+	a_failed_buffer_is_borne_to_the_end();
+	tk_buffer_free(&out);
+	return unit_done();
+}

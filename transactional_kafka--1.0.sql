@@ -1,0 +1,193 @@
+/* transactional_kafka--1.0.sql */
+
+-- complain if script is sourced in psql, rather than via CREATE EXTENSION
+\echo Use "CREATE EXTENSION transactional_kafka" to load this file. \quit
+
+--
+-- Catalog.  Definitions are written by the functions below, for their callers;
+-- state and checkpoints by the pipelines' workers.
+--
+
+CREATE SEQUENCE kafka.pipeline_id_seq AS integer;
+
+CREATE TABLE kafka.pipeline (
+	pipeline_id integer PRIMARY KEY DEFAULT pg_catalog.nextval('kafka.pipeline_id_seq'),
+	name name NOT NULL UNIQUE,
+	owner regrole NOT NULL,
+	server name NOT NULL,
+	server_oid oid NOT NULL,
+	publication name,				-- the user's; NULL: the pipeline's own
+	publication_oid oid,
+	options jsonb NOT NULL DEFAULT '{}',
+	enabled boolean NOT NULL DEFAULT true,		-- false: paused
+	dropping boolean NOT NULL DEFAULT false,
+	generation bigint NOT NULL DEFAULT 1,		-- counts every change of the definition
+	resumes bigint NOT NULL DEFAULT 0		-- counts resume(): a sticky state older than the last ends
+);
+
+CREATE TABLE kafka.pipeline_table (
+	pipeline_id integer NOT NULL REFERENCES kafka.pipeline ON DELETE CASCADE,
+	"table" regclass NOT NULL,
+	options jsonb NOT NULL DEFAULT '{}',
+	PRIMARY KEY (pipeline_id, "table")
+);
+
+CREATE TABLE kafka.pipeline_state (
+	pipeline_id integer PRIMARY KEY,
+	system_identifier numeric(20, 0) NOT NULL,
+	database_oid oid NOT NULL,
+	uuid uuid NOT NULL,
+	progress_topic text,				-- fixed at the first start
+	slot_created boolean NOT NULL DEFAULT false,
+	started boolean NOT NULL DEFAULT false,		-- a start record was committed
+	instances bigint[] NOT NULL DEFAULT '{0,0}',	-- the two that may stand in Kafka
+	prefix text,					-- transactional ids in use
+	pool_size integer NOT NULL DEFAULT 0,
+	stop_lsn pg_lsn,				-- the slot's position at the last orderly stop; NULL while it runs
+	sticky_state text,
+	sticky_reason text,
+	sticky_hint text,
+	sticky_since timestamptz,
+	sticky_resumes bigint
+) WITH (fillfactor = 50);
+
+-- A ring of rows, overwritten in place: only the primary key is indexed, so updates are HOT.
+CREATE TABLE kafka.checkpoint (
+	pipeline_id integer NOT NULL,
+	ring integer NOT NULL,				-- checkpoint_id modulo retained_checkpoints
+	checkpoint_id bigint NOT NULL,
+	attempt integer NOT NULL,
+	state text NOT NULL CHECK (state IN ('prepared', 'committed', 'aborted')),
+	transactional_id text,
+	timeline integer NOT NULL,
+	start_lsn pg_lsn NOT NULL,
+	end_lsn pg_lsn NOT NULL,
+	transactions bigint NOT NULL,
+	records bigint NOT NULL,
+	bytes bigint NOT NULL,
+	triggered_at timestamptz,
+	prepared_at timestamptz NOT NULL,
+	committed_at timestamptz,
+	PRIMARY KEY (pipeline_id, ring)
+) WITH (fillfactor = 50);
+
+REVOKE ALL ON SCHEMA kafka FROM PUBLIC;
+GRANT USAGE ON SCHEMA kafka TO PUBLIC;
+
+SELECT pg_catalog.pg_extension_config_dump('kafka.pipeline_id_seq', '');
+SELECT pg_catalog.pg_extension_config_dump('kafka.pipeline', 'WHERE NOT dropping');
+SELECT pg_catalog.pg_extension_config_dump('kafka.pipeline_table', '');
+
+--
+-- Foreign-data wrapper: a server is a Kafka cluster.
+--
+
+CREATE FUNCTION kafka.fdw_validator(options text[], catalog oid) RETURNS void
+AS 'MODULE_PATHNAME', 'tk_fdw_validator' LANGUAGE C STRICT;
+
+CREATE FOREIGN DATA WRAPPER transactional_kafka NO HANDLER VALIDATOR kafka.fdw_validator;
+
+--
+-- Pipelines
+--
+
+CREATE PROCEDURE kafka.create_pipeline(pipeline name, server name, tables regclass[] DEFAULT NULL,
+	publication name DEFAULT NULL, options jsonb DEFAULT '{}')
+AS 'MODULE_PATHNAME', 'tk_create_pipeline' LANGUAGE C;
+COMMENT ON PROCEDURE kafka.create_pipeline(name, name, regclass[], name, jsonb) IS
+'defines a pipeline and waits until it captures every transaction that begins from now on';
+
+CREATE PROCEDURE kafka.drop_pipeline(pipeline name)
+AS 'MODULE_PATHNAME', 'tk_drop_pipeline' LANGUAGE C;
+COMMENT ON PROCEDURE kafka.drop_pipeline(name) IS
+'stops a pipeline and removes its slot, publications and definition; leaves its topics';
+
+CREATE PROCEDURE kafka.pause(pipeline name)
+AS 'MODULE_PATHNAME', 'tk_pause' LANGUAGE C;
+COMMENT ON PROCEDURE kafka.pause(name) IS
+'stops a pipeline at a committed checkpoint, until resume';
+
+CREATE PROCEDURE kafka.resume(pipeline name)
+AS 'MODULE_PATHNAME', 'tk_resume' LANGUAGE C;
+COMMENT ON PROCEDURE kafka.resume(name) IS
+'starts a pipeline that is paused, in a sticky state, or was restored or cloned into this database';
+
+CREATE FUNCTION kafka.alter_pipeline(pipeline name, options jsonb) RETURNS void
+AS 'MODULE_PATHNAME', 'tk_alter_pipeline' LANGUAGE C PARALLEL UNSAFE;
+COMMENT ON FUNCTION kafka.alter_pipeline(name, jsonb) IS
+'changes options of a pipeline, in force at commit; null resets one';
+
+CREATE FUNCTION kafka.set_table(pipeline name, "table" regclass, options jsonb) RETURNS void
+AS 'MODULE_PATHNAME', 'tk_set_table' LANGUAGE C PARALLEL UNSAFE;
+COMMENT ON FUNCTION kafka.set_table(name, regclass, jsonb) IS
+'changes options of a table in a pipeline, in force at commit; null resets one';
+
+CREATE FUNCTION kafka.checkpoint(pipeline name, timeout interval DEFAULT '1min') RETURNS bigint
+AS 'MODULE_PATHNAME', 'tk_checkpoint' LANGUAGE C PARALLEL UNSAFE;
+COMMENT ON FUNCTION kafka.checkpoint(name, interval) IS
+'waits until all that has committed so far is committed in Kafka; returns the id of the newest checkpoint';
+
+CREATE FUNCTION kafka.wait_for(lsn pg_lsn DEFAULT NULL, pipeline name DEFAULT NULL, timeout interval DEFAULT NULL)
+RETURNS boolean
+AS 'MODULE_PATHNAME', 'tk_wait_for' LANGUAGE C PARALLEL UNSAFE;
+COMMENT ON FUNCTION kafka.wait_for(pg_lsn, name, interval) IS
+'true once everything up to a WAL position (default: all that is flushed now) is committed in Kafka; false after the timeout';
+
+CREATE FUNCTION kafka.failpoints() RETURNS SETOF text
+AS 'MODULE_PATHNAME', 'tk_failpoints' LANGUAGE C STRICT;
+COMMENT ON FUNCTION kafka.failpoints() IS
+'the fail-points of a test build';
+
+CREATE FUNCTION kafka.live(OUT pipeline_id integer, OUT pid integer, OUT state text, OUT reason text, OUT hint text,
+	OUT since timestamptz, OUT failures integer, OUT read_lsn pg_lsn, OUT covered_lsn pg_lsn,
+	OUT confirmed_lsn pg_lsn, OUT checkpoint_id bigint, OUT checkpoints bigint, OUT transactions bigint,
+	OUT records bigint, OUT bytes bigint, OUT last_commit_at timestamptz, OUT last_failure_at timestamptz)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'tk_live' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION kafka.live() IS
+'what shared memory knows of this database''s pipelines';
+
+--
+-- Views.  A row is for the pipeline's owner, pg_monitor and superusers.
+--
+
+CREATE VIEW kafka.pipelines AS
+SELECT p.name AS pipeline, p.owner, p.server,
+	coalesce(p.publication, '(its own)') AS publication,
+	(SELECT pg_catalog.array_agg(t."table" ORDER BY t."table"::oid::text COLLATE "C") FROM kafka.pipeline_table t
+	 WHERE t.pipeline_id = p.pipeline_id) AS tables,
+	p.options, p.enabled,
+	CASE WHEN l.state IS NOT NULL THEN l.state
+		WHEN s.sticky_state IS NOT NULL AND s.sticky_resumes >= p.resumes THEN s.sticky_state
+		ELSE 'stopped' END AS state,
+	coalesce(nullif(l.reason, ''), CASE WHEN s.sticky_resumes >= p.resumes THEN s.sticky_reason END) AS reason,
+	coalesce(nullif(l.hint, ''), CASE WHEN s.sticky_resumes >= p.resumes THEN s.sticky_hint END) AS hint,
+	s.uuid, s.progress_topic,
+	pg_catalog.format('tk_%s_%s', d.oid, p.pipeline_id) AS slot_name
+FROM kafka.pipeline p
+	CROSS JOIN pg_catalog.pg_database d
+	LEFT JOIN kafka.pipeline_state s ON s.pipeline_id = p.pipeline_id AND s.database_oid = d.oid
+	LEFT JOIN kafka.live() l ON l.pipeline_id = p.pipeline_id
+WHERE d.datname = pg_catalog.current_database()
+	AND (pg_catalog.pg_has_role(p.owner, 'USAGE') OR pg_catalog.pg_has_role('pg_monitor', 'USAGE'));
+
+CREATE VIEW kafka.stat_pipelines AS
+SELECT p.name AS pipeline, l.pid, coalesce(l.state, 'stopped') AS state, nullif(l.reason, '') AS reason, l.since,
+	l.failures, l.read_lsn, l.covered_lsn, l.confirmed_lsn,
+	pg_catalog.pg_wal_lsn_diff(pg_catalog.pg_current_wal_flush_lsn(), l.covered_lsn)::bigint AS lag_bytes,
+	l.checkpoint_id, l.checkpoints, l.transactions, l.records, l.bytes, l.last_commit_at, l.last_failure_at
+FROM kafka.pipeline p
+	LEFT JOIN kafka.live() l ON l.pipeline_id = p.pipeline_id
+WHERE pg_catalog.pg_has_role(p.owner, 'USAGE') OR pg_catalog.pg_has_role('pg_monitor', 'USAGE');
+
+CREATE VIEW kafka.checkpoints AS
+SELECT p.name AS pipeline, c.checkpoint_id, c.attempt,
+	CASE WHEN c.state = 'prepared' AND c.checkpoint_id <= l.checkpoint_id THEN 'committed' ELSE c.state END AS state,
+	c.transactional_id, c.timeline, c.start_lsn, c.end_lsn, c.transactions, c.records, c.bytes,
+	c.triggered_at, c.prepared_at, c.committed_at
+FROM kafka.pipeline p
+	JOIN kafka.checkpoint c USING (pipeline_id)
+	LEFT JOIN kafka.live() l USING (pipeline_id)
+WHERE pg_catalog.pg_has_role(p.owner, 'USAGE') OR pg_catalog.pg_has_role('pg_monitor', 'USAGE');
+
+GRANT SELECT ON kafka.pipelines, kafka.stat_pipelines, kafka.checkpoints TO PUBLIC;
