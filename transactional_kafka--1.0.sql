@@ -154,7 +154,8 @@ COMMENT ON FUNCTION kafka.live() IS
 CREATE VIEW kafka.pipelines AS
 SELECT p.name AS pipeline, p.owner, p.server,
 	coalesce(p.publication, '(its own)') AS publication,
-	(SELECT pg_catalog.array_agg(t."table" ORDER BY t."table"::oid::text COLLATE "C") FROM kafka.pipeline_table t
+	(SELECT pg_catalog.array_agg(t."table" ORDER BY t."table"::text COLLATE "C") FROM kafka.pipeline_table t
+		JOIN pg_catalog.pg_class c ON c.oid = t."table"	-- not of one that was dropped
 	 WHERE t.pipeline_id = p.pipeline_id) AS tables,
 	p.options, p.enabled,
 	CASE WHEN l.state IS NOT NULL THEN l.state

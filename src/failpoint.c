@@ -46,36 +46,68 @@ static const char *const actions[] = {"", "error", "exit", "kill", "wait"};
 
 static char *failpoints_setting = NULL;
 
-/* Reads "name:action"; FAIL_NOT if the setting is not about this point. */
+/* How often this process has come by. */
+static int64 visits[TK_FP_COUNT];
+
+/*
+ * Reads "name:action" or "name:action@n", which is about the n-th visit only;
+ * FAIL_NOT if the setting is not about this point.
+ */
 static FailAction
-action_of(TkFailpoint point, const char *setting)
+action_of(TkFailpoint point, const char *setting, int64 *visit)
 {
 	size_t		len = strlen(names[point]);
 
+	*visit = 0;
 	if (setting == NULL || strncmp(setting, names[point], len) != 0 || setting[len] != ':')
 		return FAIL_NOT;
+	setting += len + 1;
 	for (int i = FAIL_ERROR; i <= FAIL_WAIT; i++)
-		if (strcmp(setting + len + 1, actions[i]) == 0)
+	{
+		len = strlen(actions[i]);
+		if (strncmp(setting, actions[i], len) != 0)
+			continue;
+		if (setting[len] == '\0')
 			return (FailAction) i;
+		if (setting[len] == '@' && setting[len + 1] != '\0' &&
+			strspn(setting + len + 1, "0123456789") == strlen(setting + len + 1))
+		{
+			*visit = strtoll(setting + len + 1, NULL, 10);
+			return (FailAction) i;
+		}
+	}
 	return FAIL_NOT;
+}
+
+/* What to do on the visit that is counted already. */
+static FailAction
+action_now(TkFailpoint point)
+{
+	int64		visit;
+	FailAction	action = action_of(point, failpoints_setting, &visit);
+
+	return visit == 0 || visit == visits[point] ? action : FAIL_NOT;
 }
 
 static bool
 check_setting(char **value, void **extra, GucSource source)
 {
+	int64		visit;
+
 	if (**value == '\0')
 		return true;
 	for (int i = 0; i < TK_FP_COUNT; i++)
-		if (action_of((TkFailpoint) i, *value) != FAIL_NOT)
+		if (action_of((TkFailpoint) i, *value, &visit) != FAIL_NOT)
 			return true;
-	GUC_check_errdetail("It must be \"name:action\" with a name of kafka.failpoints() and the action error, exit, kill or wait.");
+	GUC_check_errdetail("It must be \"name:action\" with a name of kafka.failpoints() and the action error, exit, kill or wait; \"name:action@n\" acts on a process's n-th visit only.");
 	return false;
 }
 
 void
 tk_failpoint(TkFailpoint point)
 {
-	switch (action_of(point, failpoints_setting))
+	visits[point]++;
+	switch (action_now(point))
 	{
 		case FAIL_NOT:
 			return;
@@ -95,7 +127,7 @@ tk_failpoint(TkFailpoint point)
 			break;
 		case FAIL_WAIT:
 			ereport(LOG, (errmsg("fail-point \"%s\" waits", names[point])));
-			while (action_of(point, failpoints_setting) == FAIL_WAIT)
+			while (action_now(point) == FAIL_WAIT)
 			{
 				(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, 100, PG_WAIT_EXTENSION);
 				ResetLatch(MyLatch);

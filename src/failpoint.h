@@ -8,6 +8,8 @@
  *	  exit	the process leaves (exit code 1) as FATAL does
  *	  kill	SIGKILL to itself: the whole server crashes and recovers
  *	  wait	waits until the setting no longer says so
+ * and of 'after-append:exit@150' only when the process comes by for the 150th
+ * time.
  * The list below is the only one: kafka.failpoints() shows it, and the test
  * that loops over it meets a new fail-point by its being here.
  */

@@ -233,7 +233,7 @@ without_replica_identity(Oid relid)
 static char *
 qualified_name(Oid relid)
 {
-	return quote_qualified_identifier(get_namespace_name(get_rel_namespace(relid)), get_rel_name(relid));
+	return quote_qualified_identifier(get_namespace_name_or_temp(get_rel_namespace(relid)), get_rel_name(relid));
 }
 
 static void
@@ -350,6 +350,8 @@ check_topics(const TkDefinition *d)
 					(errcode(ERRCODE_DUPLICATE_OBJECT),
 					 errmsg("tables %s and %s of pipeline \"%s\" would share the topic \"%s\"",
 							before[1], topic[1], d->name, topic[0]),
+					 before[2] == NULL && topic[2] == NULL ?
+					 errhint("Leave one of them out, or give it to a pipeline of its own.") :
 					 errhint("Give one of them a topic of its own with kafka.set_table().")));
 		before = topic;
 	}
@@ -396,6 +398,9 @@ arrange_publications(const TkDefinition *d, int default_operations)
 			bool		member = SearchSysCacheExists2(PUBLICATIONRELMAP, ObjectIdGetDatum(entry->relid),
 													   ObjectIdGetDatum(publication));
 
+			/* A table that was dropped keeps its row, for what the WAL still holds of it. */
+			if (!SearchSysCacheExists1(RELOID, ObjectIdGetDatum(entry->relid)))
+				continue;
 			if (wanted != member)
 				utility(psprintf("ALTER PUBLICATION %s %s TABLE %s%s", quote_identifier(name),
 								 wanted ? "ADD" : "DROP",
@@ -656,7 +661,8 @@ check_tables(const char *pipeline, ArrayType *array, int operations)
 					 errmsg("tables of pipeline \"%s\" must not be null", pipeline)));
 		relid = DatumGetObjectId(elements[i]);
 
-		/* ALTER and DROP wait until the publications hold it. */
+		/* ALTER and DROP wait until the publications hold it; nobody locks what isn't theirs. */
+		check_table(pipeline, relid);
 		LockRelationOid(relid, ShareUpdateExclusiveLock);
 		check_table(pipeline, relid);
 		if (list_member_oid(result, relid))
@@ -752,6 +758,10 @@ tk_create_pipeline(PG_FUNCTION_ARGS)
 	server = check_kafka_server(server_name);
 	raw_options = PG_ARGISNULL(4) ? DatumGetJsonbP(DirectFunctionCall1(jsonb_in, CStringGetDatum("{}"))) :
 		PG_GETARG_JSONB_P(4);
+	tk_check_pipeline_options(raw_options, psprintf("pipeline \"%s\"", name));
+
+	/* null stands for the default: it isn't stored */
+	raw_options = tk_merge_options(DatumGetJsonbP(DirectFunctionCall1(jsonb_in, CStringGetDatum("{}"))), raw_options);
 	options = tk_parse_pipeline_options(raw_options, psprintf("pipeline \"%s\"", name));
 	if (!PG_ARGISNULL(2) && !PG_ARGISNULL(3))
 		ereport(ERROR,
@@ -950,6 +960,7 @@ tk_alter_pipeline(PG_FUNCTION_ARGS)
 	ListCell   *lc;
 
 	check_server_ready("alter_pipeline()");
+	PreventCommandIfReadOnly("alter_pipeline()");
 	SPI_connect();
 	name = required_name(fcinfo, 0, "pipeline");
 	if (PG_ARGISNULL(1))
@@ -960,7 +971,7 @@ tk_alter_pipeline(PG_FUNCTION_ARGS)
 	what = psprintf("pipeline \"%s\"", name);
 
 	/* Names are checked in the change too: null for an unknown one is a slip as well. */
-	(void) tk_parse_pipeline_options(PG_GETARG_JSONB_P(1), what);
+	tk_check_pipeline_options(PG_GETARG_JSONB_P(1), what);
 	merged = tk_merge_options(d->raw_options, PG_GETARG_JSONB_P(1));
 	before = tk_parse_pipeline_options(d->raw_options, what);
 	after = tk_parse_pipeline_options(merged, what);
@@ -1041,6 +1052,7 @@ tk_set_table(PG_FUNCTION_ARGS)
 	ListCell   *lc;
 
 	check_server_ready("set_table()");
+	PreventCommandIfReadOnly("set_table()");
 	SPI_connect();
 	name = required_name(fcinfo, 0, "pipeline");
 	if (PG_ARGISNULL(1) || PG_ARGISNULL(2))

@@ -400,6 +400,7 @@ tk_client_open(TkClient *client, rd_kafka_type_t type, rd_kafka_conf_t *conf, co
 typedef struct Closer
 {
 	rd_kafka_t *rk;
+	int			abort_ms;		/* > 0: abort the open transaction first, for so long */
 	pthread_mutex_t mutex;
 	pthread_cond_t finished;
 	bool		done;
@@ -419,6 +420,14 @@ close_handle(void *arg)
 {
 	Closer	   *closer = arg;
 	bool		given_up;
+
+	if (closer->abort_ms > 0)
+	{
+		rd_kafka_error_t *ignored = rd_kafka_abort_transaction(closer->rk, closer->abort_ms);
+
+		if (ignored)
+			rd_kafka_error_destroy(ignored);
+	}
 
 	/* Records nobody will report on any more; without waiting for the threads that hold them. */
 	if (rd_kafka_type(closer->rk) == RD_KAFKA_PRODUCER)
@@ -441,11 +450,13 @@ close_handle(void *arg)
 }
 
 /*
- * True when the handle is gone.  The memory of "client" may be freed in any
- * case only if it is: false means that librdkafka may still look at it.
+ * True when the handle is gone.  The memory of "client" may be freed only
+ * then: false means that librdkafka may still look at it.  abort: its open
+ * transaction is aborted first, also by the thread: an abort can hang in a name
+ * lookup.  Callbacks then run there, while nobody else uses the handle.
  */
 bool
-tk_client_close(TkClient *client, int timeout_ms)
+tk_client_close(TkClient *client, bool abort, int timeout_ms)
 {
 	Closer	   *closer;
 	pthread_t	thread;
@@ -466,6 +477,7 @@ tk_client_close(TkClient *client, int timeout_ms)
 		return false;
 	}
 	closer->rk = client->rk;
+	closer->abort_ms = abort ? timeout_ms : 0;
 	client->rk = NULL;
 	pthread_mutex_init(&closer->mutex, NULL);
 	pthread_condattr_init(&clock);

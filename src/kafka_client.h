@@ -50,8 +50,9 @@ typedef struct TkKafkaError
 } TkKafkaError;
 
 /*
- * How long a call may wait.  It blocks in slices of at most 100 ms and asks
- * interrupted() between them (a function that only reads flags).  Returns
+ * How long a call may wait.  It blocks in slices of 100 ms (metadata requests:
+ * up to 1.6 s, they can't be resumed) and asks interrupted() between them (a
+ * function that only reads flags).  Returns
  * TK_KAFKA_RETRY with TIMED_OUT or INTERRUPTED when it gives up; the call may
  * then be made again and goes on where it was.
  */

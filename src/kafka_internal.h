@@ -72,7 +72,7 @@ extern TkKafkaStatus tk_gave_up(TkClient *client, const TkDeadline *deadline, co
 extern bool tk_client_open(TkClient *client, rd_kafka_type_t type, rd_kafka_conf_t *conf,
 						   const TkKafkaConf *user, TkKafkaError *error);
 extern void tk_client_healthy(TkClient *client);
-extern bool tk_client_close(TkClient *client, int timeout_ms);
+extern bool tk_client_close(TkClient *client, bool abort, int timeout_ms);
 extern TkKafkaStatus tk_client_topic(TkClient *client, rd_kafka_topic_t *topic, const TkDeadline *deadline,
 									 int *partitions, bool *has_leaders, TkKafkaError *error);
 

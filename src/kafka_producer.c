@@ -514,7 +514,7 @@ tk_producer_abort(TkProducer *p, const TkKafkaWait *wait, TkKafkaError *error)
 }
 
 bool
-tk_producer_destroy(TkProducer *p, int timeout_ms)
+tk_producer_destroy(TkProducer *p, bool abort_open, int timeout_ms)
 {
 	int			i;
 
@@ -532,7 +532,7 @@ tk_producer_destroy(TkProducer *p, int timeout_ms)
 			free(topic);
 		}
 	}
-	if (!tk_client_close(&p->client, timeout_ms))
+	if (!tk_client_close(&p->client, abort_open, timeout_ms))
 		return false;			/* leaked: librdkafka may still look at it */
 	free(p->transactional_id);
 	free(p);

@@ -64,14 +64,14 @@ extern TkKafkaStatus tk_producer_commit(TkProducer *p, const TkKafkaWait *wait, 
 extern TkKafkaStatus tk_producer_abort(TkProducer *p, const TkKafkaWait *wait, TkKafkaError *error);
 
 /*
- * Destroys the handle.  Purges first, then waits at most timeout_ms for
- * librdkafka's threads; false if they still run: the memory is then leaked and
- * the process must leave by _exit (tk_kafka_threads_left tells).
+ * Destroys the handle; abort_open: after aborting its open transaction, so that
+ * it doesn't hold consumers up until it times out.  Waits at most timeout_ms,
+ * whatever hangs; false if librdkafka's threads still run: the memory is then
+ * leaked and the process must leave by _exit (tk_kafka_threads_left tells).
  */
-extern bool tk_producer_destroy(TkProducer *p, int timeout_ms);
+extern bool tk_producer_destroy(TkProducer *p, bool abort_open, int timeout_ms);
 extern bool tk_kafka_threads_left(void);
 
-/* The producer id and epoch, once known (-1 before): from librdkafka's statistics. */
 extern const char *tk_producer_transactional_id(const TkProducer *p);
 
 /*

@@ -302,7 +302,7 @@ open_consumer(const TkKafkaConf *user, const char *topic, const char *isolation,
 		int			code = rd_kafka_last_error();
 
 		tk_fail(error, TK_KAFKA_FATAL, tk_cause(code), code, "topic \"%s\": %s", topic, rd_kafka_err2str(code));
-		if (tk_client_close(&consumer->client, 1000))
+		if (tk_client_close(&consumer->client, false, 1000))
 			free(consumer);
 		return NULL;
 	}
@@ -315,7 +315,7 @@ close_consumer(Consumer *consumer, int timeout_ms)
 	if (consumer == NULL)
 		return true;
 	rd_kafka_topic_destroy(consumer->topic);
-	if (!tk_client_close(&consumer->client, timeout_ms))
+	if (!tk_client_close(&consumer->client, false, timeout_ms))
 		return false;
 	free(consumer);
 	return true;

@@ -117,25 +117,33 @@ static const OptionSpec *
 find_spec(const OptionSpec *specs, const char *name, const char *what)
 {
 	const char *closest;
+	StringInfoData names;
 
 	for (const OptionSpec *s = specs; s->name != NULL; s++)
 		if (strcmp(s->name, name) == 0)
 			return s;
 
 	closest = strlen(name) < NAMEDATALEN ? closest_name(specs, name) : NULL;
+	initStringInfo(&names);
+	for (const OptionSpec *s = specs; s->name != NULL; s++)
+		appendStringInfo(&names, "%s%s", s == specs ? "" : ", ", s->name);
 	ereport(ERROR,
 			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 			 errmsg("unrecognized option \"%s\" of %s", name, what),
-			 closest != NULL ? errhint("Perhaps you meant the option \"%s\".", closest) : 0));
+			 closest != NULL ? errhint("Perhaps you meant the option \"%s\".", closest) :
+			 errhint("Valid options are: %s.", names.data)));
 	return NULL;				/* keep compiler quiet */
 }
 
 static void
 bad_value(const char *what, const OptionSpec *spec, const char *value, const char *expected)
 {
+	/* Without a value: an array or object where none belongs, or the wrong one. */
 	ereport(ERROR,
 			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-			 errmsg("invalid value for option \"%s\" of %s: %s", spec->name, what, value),
+			 value != NULL ?
+			 errmsg("invalid value for option \"%s\" of %s: \"%s\"", spec->name, what, value) :
+			 errmsg("invalid value for option \"%s\" of %s", spec->name, what),
 			 errdetail("Expected is %s.", expected)));
 }
 
@@ -256,7 +264,7 @@ parse_value(const OptionSpec *spec, const JsonbValue *value, char *target, const
 	{
 		case OPTION_BOOL:
 			if (text == NULL || !parse_bool(text, (bool *) field))
-				bad_value(what, spec, text ? text : "not a scalar", "true or false");
+				bad_value(what, spec, text, "true or false");
 			return;
 		case OPTION_INT:
 		case OPTION_DURATION:
@@ -264,7 +272,7 @@ parse_value(const OptionSpec *spec, const JsonbValue *value, char *target, const
 				int			n;
 
 				if (text == NULL || !parse_int(text, &n, spec->kind == OPTION_DURATION ? GUC_UNIT_MS : 0, &hint))
-					bad_value(what, spec, text ? text : "not a scalar",
+					bad_value(what, spec, text,
 							  spec->kind == OPTION_DURATION ? "a duration such as '100ms' or '15min'" : "a whole number");
 				if (n < spec->min || n > spec->max)
 					bad_value(what, spec, text,
@@ -280,7 +288,7 @@ parse_value(const OptionSpec *spec, const JsonbValue *value, char *target, const
 
 				/* parse_real keeps sizes over 2 GB; a bare number means bytes */
 				if (text == NULL || !parse_real(text, &kilobytes, GUC_UNIT_KB, &hint))
-					bad_value(what, spec, text ? text : "not a scalar", "a size such as '64MB'");
+					bad_value(what, spec, text, "a size such as '64MB'");
 				if (strspn(text, "0123456789") == strlen(text))
 					bytes = strtoll(text, NULL, 10);
 				else
@@ -292,7 +300,7 @@ parse_value(const OptionSpec *spec, const JsonbValue *value, char *target, const
 			}
 		case OPTION_STRING:
 			if (text == NULL || value->type != jbvString)
-				bad_value(what, spec, text ? text : "not a scalar", "a string");
+				bad_value(what, spec, text, "a string");
 			*(char **) field = text;
 			return;
 		case OPTION_TOPIC:
@@ -300,7 +308,7 @@ parse_value(const OptionSpec *spec, const JsonbValue *value, char *target, const
 				const char *problem = NULL;
 
 				if (text == NULL || value->type != jbvString || (problem = tk_topic_problem(text)) != NULL)
-					bad_value(what, spec, text ? text : "not a scalar",
+					bad_value(what, spec, text,
 							  problem ? psprintf("a legal topic name (%s)", problem) : "a topic name");
 				*(char **) field = text;
 				return;
@@ -308,7 +316,7 @@ parse_value(const OptionSpec *spec, const JsonbValue *value, char *target, const
 		case OPTION_PREFIX:
 			if (text == NULL || value->type != jbvString || text[0] == '\0' || strlen(text) > (size_t) spec->max ||
 				strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-") != strlen(text))
-				bad_value(what, spec, text ? text : "not a scalar",
+				bad_value(what, spec, text,
 						  psprintf("1 to %d characters of [a-zA-Z0-9._-]", (int) spec->max));
 			*(char **) field = text;
 			return;
@@ -317,7 +325,7 @@ parse_value(const OptionSpec *spec, const JsonbValue *value, char *target, const
 				const TkEncoder *encoder = text ? tk_encoder_find(text) : NULL;
 
 				if (encoder == NULL)
-					bad_value(what, spec, text ? text : "not a scalar", "\"debezium\" or \"plain\"");
+					bad_value(what, spec, text, "\"debezium\" or \"plain\"");
 				*(const TkEncoder **) field = encoder;
 				return;
 			}
@@ -327,12 +335,12 @@ parse_value(const OptionSpec *spec, const JsonbValue *value, char *target, const
 			else if (text != NULL && strcmp(text, "inline") == 0)
 				*(TkJsonMode *) field = TK_JSON_INLINE;
 			else
-				bad_value(what, spec, text ? text : "not a scalar", "\"string\" or \"inline\"");
+				bad_value(what, spec, text, "\"string\" or \"inline\"");
 			return;
 		case OPTION_OPERATIONS:
 			*(int *) field = parse_operations(value);
 			if (*(int *) field == 0)
-				bad_value(what, spec, text ? text : "not a list of operations",
+				bad_value(what, spec, text,
 						  "a list of insert, update, delete and truncate");
 			return;
 		case OPTION_CONFIGS:
@@ -341,14 +349,14 @@ parse_value(const OptionSpec *spec, const JsonbValue *value, char *target, const
 
 				options->topic_configs = parse_configs(value, &options->ntopic_configs);
 				if (options->topic_configs == NULL)
-					bad_value(what, spec, text ? text : "not an object",
+					bad_value(what, spec, text,
 							  "an object such as {\"retention.ms\": \"604800000\"}");
 				return;
 			}
 		case OPTION_KEYS:
 			*(List **) field = string_list(value);
 			if (*(List **) field == NIL)
-				bad_value(what, spec, text ? text : "not a list of columns", "a list of column names");
+				bad_value(what, spec, text, "a list of column names");
 			return;
 	}
 }
@@ -418,6 +426,15 @@ tk_parse_pipeline_options(Jsonb *options, const char *what)
 						result->checkpoint_interval, what, result->transaction_timeout),
 				 errdetail("Kafka would abort each transaction before its checkpoint.")));
 	return result;
+}
+
+/* Each option for itself: a change that is right only together with what is stored. */
+void
+tk_check_pipeline_options(Jsonb *options, const char *what)
+{
+	TkPipelineOptions ignored;
+
+	parse_options(options, pipeline_specs, (char *) &ignored, what);
 }
 
 TkTableOptions *
@@ -503,7 +520,7 @@ check_property(DefElem *def, Oid catalog)
 				ereport(ERROR,
 						(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 						 errmsg("only a superuser can set the option \"%s\"", def->defname),
-						 errdetail("It makes the database server read files, load code, run commands or open connections of its own.")));
+						 errdetail("It makes the database server read files, load code, run commands, open connections of its own or fill its log.")));
 			/* FALLTHROUGH */
 		case TK_PROPERTY_SERVER:
 			if (mapping)
@@ -513,12 +530,15 @@ check_property(DefElem *def, Oid catalog)
 			break;
 	}
 
-	/* librdkafka's text may repeat the value, so a secret's is not shown. */
+	/* librdkafka's text may repeat the value, so a secret's is not shown.  Some of its texts end with a newline. */
 	if (!tk_kafka_property_check(def->defname, value, why, sizeof(why)))
+	{
+		why[strcspn(why, "\n")] = '\0';
 		ereport(ERROR,
 				(errcode(ERRCODE_FDW_INVALID_ATTRIBUTE_VALUE),
 				 errmsg("invalid value for option \"%s\"", def->defname),
 				 mapping ? 0 : errdetail("librdkafka says: %s", why)));
+	}
 }
 
 /* SQL: kafka.fdw_validator(options text[], catalog oid) → void */
@@ -541,7 +561,7 @@ tk_fdw_validator(PG_FUNCTION_ARGS)
 		DefElem    *def = (DefElem *) lfirst(lc);
 
 		check_property(def, catalog);
-		if (strcmp(def->defname, "bootstrap.servers") == 0)
+		if (strcmp(def->defname, "bootstrap.servers") == 0 && defGetString(def)[0] != '\0')
 			has_servers = true;
 	}
 	if (catalog == ForeignServerRelationId && !has_servers)

@@ -59,6 +59,7 @@ typedef struct TkTableOptions
  * 'pipeline "shop"'.  The result is palloc'd.
  */
 extern TkPipelineOptions *tk_parse_pipeline_options(Jsonb *options, const char *what);
+extern void tk_check_pipeline_options(Jsonb *options, const char *what);
 extern TkTableOptions *tk_parse_table_options(Jsonb *options, const char *what);
 
 /* Merges a change into stored options: null removes a name. */

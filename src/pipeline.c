@@ -506,7 +506,7 @@ fence_transactional_ids(void)
 		if (other == NULL)
 			tk_kafka_failed("creating a producer", &error);
 		init_producer(other);
-		(void) tk_producer_destroy(other, EXIT_PATIENCE_MS);
+		(void) tk_producer_destroy(other, false, EXIT_PATIENCE_MS);
 	}
 	TK_FAILPOINT(AFTER_INIT_TRANSACTIONS);
 }
@@ -651,7 +651,7 @@ commit_kafka(int64 deadline)
 	if (repeated || tk_now_us() - begun > SLOW_COMMIT_US)
 	{
 		tk_stream_forget_producer(i);
-		(void) tk_producer_destroy(p->producers[i], EXIT_PATIENCE_MS);
+		(void) tk_producer_destroy(p->producers[i], false, EXIT_PATIENCE_MS);
 		p->producers[i] = NULL;
 		create_producer(i);
 		init_producer(p->producers[i]);
@@ -980,24 +980,6 @@ run(void)
  * ----------------------------------------------------------------
  */
 
-/* Ends the open Kafka transaction, through the handle that opened it; bounded. */
-static void
-abort_kafka_transaction(void)
-{
-	TkPipeline *p = &tk_pipeline;
-	TkKafkaWait wait = {EXIT_PATIENCE_MS, NULL};
-	TkKafkaError error;
-
-	if (!p->transaction_open)
-		return;
-	p->transaction_open = false;
-
-	/* A prepared checkpoint may be committed already; recovery finds out. */
-	if (p->checkpoint.state == TK_CHECKPOINT_PREPARED)
-		return;
-	(void) tk_producer_abort(p->producers[p->current], &wait, &error);
-}
-
 /* before_shmem_exit: leave Kafka and the registry tidy, within about two seconds whatever hangs. */
 static void
 pipeline_exit(int code, Datum arg)
@@ -1006,12 +988,20 @@ pipeline_exit(int code, Datum arg)
 	TkPipelineEntry *entry = p->entry;
 
 	tk_set_waiting(entry, false);
-	abort_kafka_transaction();
 	if (p->reader != NULL)
 		(void) tk_progress_reader_destroy(p->reader, EXIT_PATIENCE_MS);
 	for (int i = 0; i < TK_POOL_SIZE; i++)
+	{
+		/*
+		 * The open transaction is aborted through the handle that opened it.
+		 * One that is prepared may be committed already: recovery finds out.
+		 */
+		bool		abort_open = p->transaction_open && i == p->current &&
+		p->checkpoint.state != TK_CHECKPOINT_PREPARED;
+
 		if (p->producers[i] != NULL)
-			(void) tk_producer_destroy(p->producers[i], EXIT_PATIENCE_MS);
+			(void) tk_producer_destroy(p->producers[i], abort_open, EXIT_PATIENCE_MS);
+	}
 
 	LWLockAcquire(tk_shared->lock, LW_EXCLUSIVE);
 	entry->pid = 0;
@@ -1095,7 +1085,6 @@ handle_error(void)
 	MemoryContextSwitchTo(p->context);
 	RESUME_INTERRUPTS();
 
-	abort_kafka_transaction();
 	if (tk_stopping)
 	{
 		orderly_exit = true;

@@ -23,6 +23,24 @@ judge_absence(const TkRemembered *mine, char *reason, size_t size)
 	return TK_VERDICT_GO;
 }
 
+/*
+ * The last row.  It holds for a promoted server too: a row says "committed"
+ * only after Kafka had it, so an older record is a loss, and adopting it
+ * would go on behind what was lost.
+ */
+static TkVerdict
+judge_loss(const TkProgress *p, const TkRemembered *mine, bool settled, TkVerdict otherwise, char *reason, size_t size)
+{
+	if (settled && p->checkpoint < mine->committed)
+	{
+		snprintf(reason, size,
+				 "checkpoint %lld was committed, but the newest that Kafka holds is %lld (up to %X/%X): Kafka has lost it",
+				 (long long) mine->committed, (long long) p->checkpoint, LSN_ARGS(p->end_lsn));
+		return TK_VERDICT_DIVERGED;
+	}
+	return otherwise;
+}
+
 /* The record was written on an older timeline, or on one that this server never was on. */
 static TkVerdict
 judge_other_timeline(const TkProgress *p, const TkRemembered *mine, char *reason, size_t size)
@@ -65,7 +83,11 @@ tk_judge(const TkProgress *p, const TkRemembered *mine, bool settled, char *reas
 		return TK_VERDICT_DIVERGED;
 	}
 	if (p->timeline != mine->timeline)
-		return judge_other_timeline(p, mine, reason, size);
+	{
+		TkVerdict	verdict = judge_other_timeline(p, mine, reason, size);
+
+		return verdict == TK_VERDICT_ADOPT ? judge_loss(p, mine, settled, verdict, reason, size) : verdict;
+	}
 
 	if (p->instance == 0 || (p->instance != mine->instances[0] && p->instance != mine->instances[1]))
 	{
@@ -81,12 +103,5 @@ tk_judge(const TkProgress *p, const TkRemembered *mine, bool settled, char *reas
 				 (long long) p->checkpoint, LSN_ARGS(p->end_lsn), (long long) mine->newest);
 		return TK_VERDICT_DIVERGED;
 	}
-	if (settled && p->checkpoint < mine->committed)
-	{
-		snprintf(reason, size,
-				 "checkpoint %lld was committed, but the newest that Kafka holds is %lld (up to %X/%X): Kafka has lost it",
-				 (long long) mine->committed, (long long) p->checkpoint, LSN_ARGS(p->end_lsn));
-		return TK_VERDICT_DIVERGED;
-	}
-	return TK_VERDICT_GO;
+	return judge_loss(p, mine, settled, TK_VERDICT_GO, reason, size);
 }

@@ -155,7 +155,7 @@ tk_state_name(TkPipelineStateKind state)
 TkPipelineStateKind
 tk_state_find(const char *name)
 {
-	for (int i = 0; i < lengthof(state_names); i++)
+	for (int i = 0; i < (int) lengthof(state_names); i++)
 		if (strcmp(state_names[i], name) == 0)
 			return (TkPipelineStateKind) i;
 	return TK_STATE_STOPPED;

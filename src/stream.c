@@ -197,7 +197,7 @@ tk_stream_init(void)
 	tk_transaction_begin();
 	MemoryContextSwitchTo(tk_pipeline.context);
 	schema = get_namespace_oid("kafka", false);
-	for (int i = 0; i < lengthof(names); i++)
+	for (int i = 0; i < (int) lengthof(names); i++)
 		own_tables = lappend_oid(own_tables, get_relname_relid(names[i], schema));
 
 	encoder = tk_pipeline.options->envelope;

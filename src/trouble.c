@@ -131,7 +131,7 @@ tk_kafka_again(TkKafkaStatus status, const TkKafkaError *error, int64 deadline_u
 	if (status == TK_KAFKA_OK)
 		return false;
 	CHECK_FOR_INTERRUPTS();
-	if (status != TK_KAFKA_RETRY)
+	if (status != TK_KAFKA_RETRY || error->cause == TK_CAUSE_AUTHENTICATION)
 		tk_kafka_failed(doing, error);
 
 	now = tk_now_us();

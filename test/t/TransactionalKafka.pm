@@ -20,9 +20,9 @@ use Time::HiRes qw(time);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 
-our @EXPORT = qw(broker start_broker create_topic kafka_tool new_node crash create_server create_pipeline pipeline_field state
+our @EXPORT = qw(broker start_broker create_topic kafka_tool new_node crash await_crash create_server create_pipeline pipeline_field state
   wait_for_state worker_pid terminate_worker query quote consume consume_until value values_of
-  wait_until);
+  wait_until set_failpoint clear_failpoint logged start_anew);
 
 # A test that hangs ends here, not with the whole run.
 my $limit = $ENV{TK_TEST_LIMIT} || 600;
@@ -200,6 +200,17 @@ sub crash
 	return;
 }
 
+# The same for a server of which one process was killed: it ends by itself (restart_after_crash is off).
+sub await_crash
+{
+	my ($node) = @_;
+	my $postmaster = $node->{_pid};
+
+	wait_until { waitpid $postmaster, WNOHANG; !running($postmaster) } 'the end of a crashed server', 60;
+	$node->_update_pid(0);
+	return;
+}
+
 sub children
 {
 	my ($parent) = @_;
@@ -323,11 +334,55 @@ sub terminate_worker
 	return $pid;
 }
 
+# set_failpoint($node, 'after-flush:exit'), ... 'after-append:kill@150' for the n-th visit of a process, '' for none.
+# Every process that starts after this returned knows it; one that runs hears of it soon.
+sub set_failpoint
+{
+	my ($node, $setting) = @_;
+
+	query($node, 'ALTER SYSTEM SET transactional_kafka.failpoints = ' . quote($setting));
+	$node->reload;
+	wait_until { query($node, 'SHOW transactional_kafka.failpoints') eq $setting } "fail-point '$setting' in force";
+	return;
+}
+
+# set_failpoint($node, '') for a server that is down.
+sub clear_failpoint
+{
+	my ($node) = @_;
+	my $file   = $node->data_dir . '/postgresql.auto.conf';
+	my $conf   = slurp_file($file);
+
+	$conf =~ s/^transactional_kafka\.failpoints.*\n//mg;
+	open my $out, '>', $file or die "$file: $!";
+	print $out $conf;
+	close $out or die "$file: $!";
+	return;
+}
+
+# How often the server's log has it (a regular expression); from an offset, such as -s $node->logfile once was.
+sub logged
+{
+	my ($node, $pattern, $offset) = @_;
+	my $log = slurp_file($node->logfile, $offset || 0);
+
+	return scalar(() = $log =~ /$pattern/g);
+}
+
+# A worker that waits out its backoff starts now, one that runs starts anew: what any change of the definition does.
+sub start_anew
+{
+	my ($node, $pipeline) = @_;
+
+	query($node, 'SELECT kafka.alter_pipeline(' . quote($pipeline) . ", '{}')");
+	return;
+}
+
 #
 # The independent consumer: kcat, read_committed, from the beginning to the last stable offset
 #
 
-# consume($topic, broker =>, isolation => 'read_uncommitted'): the records as hashes { topic, partition, offset, ts,
+# consume($topic, broker =>, isolation => 'read_uncommitted', from => offset): the records as hashes { topic, partition, offset, ts,
 # key, payload, headers => { name => value }, header_list => [name, value, ...] }, ordered by partition and offset;
 # key, payload and header values are text or undef.  A topic that does not exist holds none.
 sub consume
@@ -336,7 +391,7 @@ sub consume
 	my ($output, $errors) = ('', '');
 	my @records;
 	my $done = IPC::Run::run([
-			qw(kcat -C -J -q -e -u -o beginning), '-t', $topic, '-b', $o{broker} || broker(),
+			qw(kcat -C -J -q -e -u -o), defined $o{from} ? $o{from} : 'beginning', '-t', $topic, '-b', $o{broker} || broker(),
 			map { ('-X', $_) } (
 				'isolation.level=' . ($o{isolation} || 'read_committed'),
 				'fetch.wait.max.ms=5', 'fetch.error.backoff.ms=20',

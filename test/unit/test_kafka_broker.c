@@ -198,7 +198,19 @@ what_is_committed_is_visible_and_what_is_aborted_is_not(void)
 	OK(tk_producer_abort(p, &patient, &error));
 	OK(tk_producer_abort(p, &patient, &error));
 
-	CHECK(tk_producer_destroy(p, 5000));
+	/* destroyed with its transaction aborted: nobody's records wait behind it */
+	OK(tk_producer_begin(p, &error));
+	OK(put(p, topic, "k", "left", &error));
+	OK(tk_producer_flush(p, &patient, &error));
+	CHECK(tk_producer_destroy(p, true, 5000));
+	p = producer(name("tx-after"));
+	OK(tk_producer_begin(p, &error));
+	OK(put(p, topic, "k", "five", &error));
+	OK(tk_producer_flush(p, &patient, &error));
+	OK(tk_producer_commit(p, &patient, &error));
+	becomes(topic, "one,two,null,three,four,five");
+
+	CHECK(tk_producer_destroy(p, false, 5000));
 	CHECK(!tk_kafka_threads_left());
 }
 
@@ -227,8 +239,8 @@ two_producers_in_turn_keep_the_order(void)
 		OK(tk_producer_commit(p, &patient, &error));
 	}
 	becomes(topic, expected);
-	CHECK(tk_producer_destroy(pool[0], 5000));
-	CHECK(tk_producer_destroy(pool[1], 5000));
+	CHECK(tk_producer_destroy(pool[0], false, 5000));
+	CHECK(tk_producer_destroy(pool[1], false, 5000));
 }
 
 static void
@@ -255,7 +267,7 @@ a_second_producer_of_the_same_id_fences_the_first(void)
 	CHECK(strstr(error.message, id) != NULL);
 	CHECK_INT(tk_producer_begin(old, &error), TK_KAFKA_FENCED);
 	OK(tk_producer_commit(new, &patient, &error));
-	CHECK(tk_producer_destroy(old, 5000));
+	CHECK(tk_producer_destroy(old, false, 5000));
 
 	/* and a record after the fence */
 	OK(tk_producer_begin(new, &error));
@@ -267,8 +279,8 @@ a_second_producer_of_the_same_id_fences_the_first(void)
 	CHECK_INT(tk_producer_flush(old, &patient, &error), TK_KAFKA_FENCED);
 	printf("fenced: %s\n", error.message);
 	becomes(topic, "new");
-	CHECK(tk_producer_destroy(old, 5000));
-	CHECK(tk_producer_destroy(new, 5000));
+	CHECK(tk_producer_destroy(old, false, 5000));
+	CHECK(tk_producer_destroy(new, false, 5000));
 	CHECK(!tk_kafka_threads_left());
 }
 
@@ -409,7 +421,7 @@ the_newest_committed_position_is_read(void)
 	}
 
 	CHECK(tk_progress_reader_destroy(reader, 10000));
-	CHECK(tk_producer_destroy(p, 5000));
+	CHECK(tk_producer_destroy(p, false, 5000));
 	CHECK(!tk_kafka_threads_left());
 }
 
@@ -443,7 +455,7 @@ a_missing_topic_is_named(void)
 	CHECK_INT(error.cause, TK_CAUSE_NO_TOPIC);
 	CHECK(strstr(error.message, topic) != NULL);
 	OK(tk_producer_abort(p, &patient, &error));
-	CHECK(tk_producer_destroy(p, 5000));
+	CHECK(tk_producer_destroy(p, false, 5000));
 }
 
 static void
@@ -508,7 +520,7 @@ a_record_that_is_too_large_is_named(void)
 			  TK_KAFKA_ABORT);
 	CHECK(strstr(error.message, "no partition 5") != NULL);
 	OK(tk_producer_abort(p, &patient, &error));
-	CHECK(tk_producer_destroy(p, 5000));
+	CHECK(tk_producer_destroy(p, false, 5000));
 	free(value);
 }
 
@@ -547,7 +559,7 @@ a_full_queue_is_served_and_taken_up_again(void)
 	CHECK(full > 0);
 	OK(tk_producer_flush(p, &patient, &error));
 	OK(tk_producer_commit(p, &patient, &error));
-	CHECK(tk_producer_destroy(p, 5000));
+	CHECK(tk_producer_destroy(p, false, 5000));
 }
 
 static void
@@ -566,7 +578,7 @@ bad_topic_settings_are_named(void)
 	CHECK_INT(error.cause, TK_CAUSE_CONFIGURATION);
 	CHECK_INT(tk_topic_create(p, "bad name", &many, &patient, &error), TK_KAFKA_FATAL);
 	CHECK_INT(error.cause, TK_CAUSE_CONFIGURATION);
-	CHECK(tk_producer_destroy(p, 5000));
+	CHECK(tk_producer_destroy(p, false, 5000));
 }
 
 static void
@@ -579,7 +591,7 @@ a_timeout_over_the_brokers_limit_is_named(void)
 	CHECK_INT(tk_producer_init(p, &patient, &error), TK_KAFKA_FATAL);
 	CHECK_INT(error.cause, TK_CAUSE_CONFIGURATION);
 	printf("timeout: %s\n", error.message);
-	CHECK(tk_producer_destroy(p, 5000));
+	CHECK(tk_producer_destroy(p, false, 5000));
 }
 
 static void
@@ -612,7 +624,7 @@ unreachable_with(const char *servers, const char *reason)
 	CHECK_INT(error.cause, TK_CAUSE_INTERRUPTED);
 	CHECK(now() - start < 0.5);
 	start = now();
-	CHECK(tk_producer_destroy(p, 5000));
+	CHECK(tk_producer_destroy(p, false, 5000));
 	CHECK(now() - start < 2);
 
 	reader = tk_progress_reader_create(&away_conf, "x", &error);
@@ -682,7 +694,7 @@ a_broker_that_hangs_holds_nobody_up(void)
 
 	/* records in flight and in the queue */
 	start = now();
-	gone = tk_producer_destroy(r, 3000);
+	gone = tk_producer_destroy(r, false, 3000);
 	printf("destroying a producer with records in flight: %s after %.0f ms\n", gone ? "done" : "given up",
 		   (now() - start) * 1e3);
 	CHECK(now() - start < 3.5);
@@ -697,8 +709,8 @@ a_broker_that_hangs_holds_nobody_up(void)
 	OK(tk_producer_commit(p, &patient, &error));
 	OK(tk_producer_abort(q, &patient, &error));
 	becomes(topic, "p");
-	CHECK(tk_producer_destroy(p, 5000));
-	CHECK(tk_producer_destroy(q, 5000));
+	CHECK(tk_producer_destroy(p, false, 5000));
+	CHECK(tk_producer_destroy(q, false, 5000));
 	for (i = 0; i < 100 && tk_kafka_threads_left(); i++)
 		usleep(100000);
 	CHECK(!tk_kafka_threads_left());
@@ -763,10 +775,11 @@ measure_latency(int nproducers, int n)
 	qsort(flush, n, sizeof(double), compare);
 	qsort(total, n, sizeof(double), compare);
 	printf("one-record transactions, %d producers: flush p50 %.2f ms, "
-		   "begin to committed p50 %.2f p95 %.2f p99 %.2f ms, cpu %.2f ms each\n", nproducers, flush[n / 2], total[n / 2], total[n * 95 / 100], total[n * 99 / 100],
+		   "begin to committed p50 %.2f p95 %.2f p99 %.2f ms, cpu %.2f ms each\n", nproducers, flush[n / 2],
+		   total[n / 2], total[n * 95 / 100], total[n * 99 / 100],
 		   cpu * 1e3 / (n + 10));
-	tk_producer_destroy(pool[0], 5000);
-	tk_producer_destroy(pool[1], 5000);
+	tk_producer_destroy(pool[0], false, 5000);
+	tk_producer_destroy(pool[1], false, 5000);
 	free(flush);
 	free(total);
 }
@@ -853,8 +866,8 @@ bench(int argc, char **argv)
 	printf("%ld records of %zu bytes: %.2f M/s, client cpu %.2f us each, RssAnon %ld MB\n", n, bytes,
 		   (double) n / elapsed / 1e6,
 		   cpu * 1e6 / (double) n, rss / 1024);
-	tk_producer_destroy(pool[0], 5000);
-	tk_producer_destroy(pool[1], 5000);
+	tk_producer_destroy(pool[0], false, 5000);
+	tk_producer_destroy(pool[1], false, 5000);
 	free(value);
 	measure_latency(2, 200);
 	measure_latency(1, 200);
