@@ -71,6 +71,18 @@ CREATE TABLE kafka.checkpoint (
 	PRIMARY KEY (pipeline_id, ring)
 ) WITH (fillfactor = 50);
 
+-- What produce() signs its messages with; nobody but the extension reads it.
+CREATE TABLE kafka.produce_key (
+	key_id integer PRIMARY KEY GENERATED ALWAYS AS IDENTITY,
+	key bytea NOT NULL,
+	created_at timestamptz NOT NULL DEFAULT pg_catalog.now()
+);
+
+CREATE FUNCTION kafka.make_key() RETURNS bytea
+AS 'MODULE_PATHNAME', 'tk_make_key' LANGUAGE C VOLATILE;
+REVOKE ALL ON FUNCTION kafka.make_key() FROM PUBLIC;
+INSERT INTO kafka.produce_key (key) VALUES (kafka.make_key());
+
 REVOKE ALL ON SCHEMA kafka FROM PUBLIC;
 GRANT USAGE ON SCHEMA kafka TO PUBLIC;
 
@@ -133,6 +145,22 @@ AS 'MODULE_PATHNAME', 'tk_wait_for' LANGUAGE C PARALLEL UNSAFE;
 COMMENT ON FUNCTION kafka.wait_for(pg_lsn, name, interval) IS
 'true once everything up to a WAL position (default: all that is flushed now) is committed in Kafka; false after the timeout';
 
+CREATE FUNCTION kafka.produce(topic text, value text, key text DEFAULT NULL, headers jsonb DEFAULT NULL,
+	partition integer DEFAULT NULL, pipeline name DEFAULT NULL) RETURNS void
+AS 'MODULE_PATHNAME', 'tk_produce' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+CREATE FUNCTION kafka.produce(topic text, value bytea, key bytea DEFAULT NULL, headers jsonb DEFAULT NULL,
+	partition integer DEFAULT NULL, pipeline name DEFAULT NULL) RETURNS void
+AS 'MODULE_PATHNAME', 'tk_produce' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+CREATE FUNCTION kafka.produce(topic text, value jsonb, key text DEFAULT NULL, headers jsonb DEFAULT NULL,
+	partition integer DEFAULT NULL, pipeline name DEFAULT NULL) RETURNS void
+AS 'MODULE_PATHNAME', 'tk_produce' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION kafka.produce(text, text, text, jsonb, integer, name) IS
+'a record of the caller''s transaction: in Kafka if and when it commits';
+COMMENT ON FUNCTION kafka.produce(text, bytea, bytea, jsonb, integer, name) IS
+'a record of the caller''s transaction: in Kafka if and when it commits';
+COMMENT ON FUNCTION kafka.produce(text, jsonb, text, jsonb, integer, name) IS
+'a record of the caller''s transaction: in Kafka if and when it commits';
+
 CREATE FUNCTION kafka.failpoints() RETURNS SETOF text
 AS 'MODULE_PATHNAME', 'tk_failpoints' LANGUAGE C STRICT;
 COMMENT ON FUNCTION kafka.failpoints() IS
@@ -141,7 +169,7 @@ COMMENT ON FUNCTION kafka.failpoints() IS
 CREATE FUNCTION kafka.live(OUT pipeline_id integer, OUT pid integer, OUT state text, OUT reason text, OUT hint text,
 	OUT since timestamptz, OUT failures integer, OUT read_lsn pg_lsn, OUT covered_lsn pg_lsn,
 	OUT confirmed_lsn pg_lsn, OUT checkpoint_id bigint, OUT checkpoints bigint, OUT transactions bigint,
-	OUT records bigint, OUT bytes bigint, OUT last_commit_at timestamptz, OUT last_failure_at timestamptz)
+	OUT records bigint, OUT bytes bigint, OUT rejected_messages bigint, OUT last_commit_at timestamptz, OUT last_failure_at timestamptz)
 RETURNS SETOF record
 AS 'MODULE_PATHNAME', 'tk_live' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION kafka.live() IS
@@ -176,7 +204,7 @@ CREATE VIEW kafka.stat_pipelines AS
 SELECT p.name AS pipeline, l.pid, coalesce(l.state, 'stopped') AS state, nullif(l.reason, '') AS reason, l.since,
 	l.failures, l.read_lsn, l.covered_lsn, l.confirmed_lsn,
 	pg_catalog.pg_wal_lsn_diff(pg_catalog.pg_current_wal_flush_lsn(), l.covered_lsn)::bigint AS lag_bytes,
-	l.checkpoint_id, l.checkpoints, l.transactions, l.records, l.bytes, l.last_commit_at, l.last_failure_at
+	l.checkpoint_id, l.checkpoints, l.transactions, l.records, l.bytes, l.rejected_messages, l.last_commit_at, l.last_failure_at
 FROM kafka.pipeline p
 	LEFT JOIN kafka.live() l ON l.pipeline_id = p.pipeline_id
 WHERE pg_catalog.pg_has_role(p.owner, 'USAGE') OR pg_catalog.pg_has_role('pg_monitor', 'USAGE');

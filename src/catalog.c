@@ -11,6 +11,7 @@
 #include "access/reloptions.h"
 #include "access/xact.h"
 #include "access/xlog.h"
+#include "catalog/pg_authid.h"
 #include "catalog/pg_publication.h"
 #include "catalog/pg_type.h"
 #include "catalog/pg_user_mapping.h"
@@ -23,6 +24,7 @@
 #include "storage/proc.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
+#include "utils/guc.h"
 #include "utils/jsonb.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
@@ -55,6 +57,23 @@ tk_transaction_commit(void)
 	SPI_finish();
 	CommitTransactionCommand();
 	tk_forget_catalog_caches();
+}
+
+void
+tk_begin_privileged(Privileged *saved)
+{
+	GetUserIdAndSecContext(&saved->user, &saved->security_context);
+	SetUserIdAndSecContext(BOOTSTRAP_SUPERUSERID, saved->security_context | SECURITY_LOCAL_USERID_CHANGE);
+	saved->guc_level = NewGUCNestLevel();
+	(void) set_config_option("search_path", "pg_catalog, pg_temp", PGC_USERSET, PGC_S_SESSION,
+							 GUC_ACTION_SAVE, true, 0, false);
+}
+
+void
+tk_end_privileged(const Privileged *saved)
+{
+	AtEOXact_GUC(true, saved->guc_level);
+	SetUserIdAndSecContext(saved->user, saved->security_context);
 }
 
 uint64
@@ -473,6 +492,8 @@ publish_definition(const TkDefinition *d)
 	p.pipeline_id = d->pipeline_id;
 	p.name = d->name;
 	p.owner = d->owner;
+	p.server = d->server;
+	p.slot_ready = state.slot_created;
 	p.generation = d->generation;
 	p.state = TK_STATE_STOPPED;
 	if (!state.exists)
@@ -519,6 +540,7 @@ publish_gone(int32 pipeline_id)
 	{
 		name = entry->name;
 		p.owner = entry->owner;
+		p.server = entry->server;
 		p.generation = entry->generation;
 	}
 	LWLockRelease(tk_shared->lock);

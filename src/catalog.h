@@ -58,6 +58,21 @@ typedef struct TkState
 extern void tk_transaction_begin(void);
 extern void tk_transaction_commit(void);
 
+/*
+ * A stretch of a user's function that acts as the bootstrap superuser with a
+ * search_path of its own.  An error in it needs no care: the end of the
+ * transaction restores both.  It must not contain a COMMIT.
+ */
+typedef struct Privileged
+{
+	Oid			user;
+	int			security_context;
+	int			guc_level;
+} Privileged;
+
+extern void tk_begin_privileged(Privileged *saved);
+extern void tk_end_privileged(const Privileged *saved);
+
 /* SPI with a plan that is kept. nulls as SPI takes them; returns SPI_processed. */
 typedef struct TkStatement
 {

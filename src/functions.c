@@ -65,36 +65,6 @@ PG_FUNCTION_INFO_V1(tk_live);
 /* How long create_pipeline and resume wait for Kafka, once the slot is durable. */
 #define REACH_KAFKA_MS 10000
 
-/* ----------------------------------------------------------------
- * Privileged sections
- * ----------------------------------------------------------------
- */
-
-typedef struct Privileged
-{
-	Oid			user;
-	int			security_context;
-	int			guc_level;
-} Privileged;
-
-static void
-begin_privileged(Privileged *saved)
-{
-	GetUserIdAndSecContext(&saved->user, &saved->security_context);
-	SetUserIdAndSecContext(BOOTSTRAP_SUPERUSERID, saved->security_context | SECURITY_LOCAL_USERID_CHANGE);
-	saved->guc_level = NewGUCNestLevel();
-	(void) set_config_option("search_path", "pg_catalog, pg_temp", PGC_USERSET, PGC_S_SESSION,
-							 GUC_ACTION_SAVE, true, 0, false);
-}
-
-/* An error in between needs no care: the end of the transaction restores both. */
-static void
-end_privileged(const Privileged *saved)
-{
-	AtEOXact_GUC(true, saved->guc_level);
-	SetUserIdAndSecContext(saved->user, saved->security_context);
-}
-
 static void
 utility(const char *command)
 {
@@ -186,9 +156,9 @@ owned_definition(const char *name)
 	Privileged	saved;
 	TkDefinition *d;
 
-	begin_privileged(&saved);
+	tk_begin_privileged(&saved);
 	d = tk_definition_by_name(name);
-	end_privileged(&saved);
+	tk_end_privileged(&saved);
 	if (d == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_OBJECT),
@@ -449,6 +419,7 @@ publish(const TkDefinition *d, int64 generation, bool wanted, bool gone)
 	p.pipeline_id = d->pipeline_id;
 	p.name = d->name;
 	p.owner = d->owner;
+	p.server = d->server;
 	p.generation = generation;
 	p.wanted = wanted;
 	p.gone = gone;
@@ -509,7 +480,7 @@ report_blocker(const char *name, pid_t worker, TransactionId *reported)
 	TransactionId xid = InvalidTransactionId;
 	char	   *holder = NULL;
 
-	begin_privileged(&saved);
+	tk_begin_privileged(&saved);
 	if (tk_execute(&statement, &value, NULL, false) > 0)
 	{
 		bool		isnull;
@@ -517,7 +488,7 @@ report_blocker(const char *name, pid_t worker, TransactionId *reported)
 		xid = DatumGetTransactionId(SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, &isnull));
 		holder = SPI_getvalue(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 2);
 	}
-	end_privileged(&saved);
+	tk_end_privileged(&saved);
 	if (!TransactionIdIsValid(xid) || xid == *reported)
 		return;
 	*reported = xid;
@@ -782,12 +753,12 @@ tk_create_pipeline(PG_FUNCTION_ARGS)
 			aclcheck_error(ACLCHECK_NOT_OWNER, OBJECT_PUBLICATION, publication);
 	}
 
-	begin_privileged(&saved);
+	tk_begin_privileged(&saved);
 	d = insert_definition(name, owner, server_name, server, publication, publication_oid, raw_options,
 						  tables, options->operations);
 	if (publication != NULL)
 		warn_of_publication(d);
-	end_privileged(&saved);
+	tk_end_privileged(&saved);
 
 	/* From here on the definition stays, whatever happens. */
 	commit_request();
@@ -817,9 +788,9 @@ tk_drop_pipeline(PG_FUNCTION_ARGS)
 	slot = tk_slot_name(MyDatabaseId, d->pipeline_id);
 
 	/* A crash after this leaves a definition that nobody starts; the same call then ends the work. */
-	begin_privileged(&saved);
+	tk_begin_privileged(&saved);
 	generation = update_definition(d->pipeline_id, "dropping = true, enabled = false");
-	end_privileged(&saved);
+	tk_end_privileged(&saved);
 	commit_request();
 
 	entry = publish(d, generation, false, false);
@@ -828,12 +799,12 @@ tk_drop_pipeline(PG_FUNCTION_ARGS)
 
 	/* The slot goes first: rows without a slot can be dropped again, a slot without rows would keep WAL. */
 	tk_slot_drop(slot);
-	begin_privileged(&saved);
+	tk_begin_privileged(&saved);
 	drop_publications(d->pipeline_id);
 	utility(psprintf("DELETE FROM kafka.checkpoint WHERE pipeline_id = %d", d->pipeline_id));
 	utility(psprintf("DELETE FROM kafka.pipeline_state WHERE pipeline_id = %d", d->pipeline_id));
 	utility(psprintf("DELETE FROM kafka.pipeline WHERE pipeline_id = %d", d->pipeline_id));
-	end_privileged(&saved);
+	tk_end_privileged(&saved);
 	commit_request();
 	(void) publish(d, generation, false, true);
 	SPI_finish();
@@ -858,9 +829,9 @@ tk_pause(PG_FUNCTION_ARGS)
 	if (!d->enabled)
 		ereport(NOTICE, (errmsg("pipeline \"%s\" is paused already", name)));
 
-	begin_privileged(&saved);
+	tk_begin_privileged(&saved);
 	generation = update_definition(d->pipeline_id, "enabled = false");
-	end_privileged(&saved);
+	tk_end_privileged(&saved);
 	commit_request();
 	entry = publish(d, generation, false, false);
 	if (entry != NULL)
@@ -892,12 +863,12 @@ tk_resume(PG_FUNCTION_ARGS)
 				 errmsg("pipeline \"%s\" is being dropped", name),
 				 errhint("CALL kafka.drop_pipeline() again to end that.")));
 
-	begin_privileged(&saved);
+	tk_begin_privileged(&saved);
 	tk_state_load(d, &state);
 	if (!state.exists)
 		tk_state_create(d->pipeline_id);
 	generation = update_definition(d->pipeline_id, "enabled = true, resumes = resumes + 1");
-	end_privileged(&saved);
+	tk_end_privileged(&saved);
 	commit_request();
 	entry = publish(d, generation, true, false);
 	if (entry != NULL)
@@ -918,10 +889,10 @@ locked_definition(const char *name)
 	Privileged	saved;
 	TkDefinition *d = owned_definition(name);
 
-	begin_privileged(&saved);
+	tk_begin_privileged(&saved);
 	utility(psprintf("SELECT FROM kafka.pipeline WHERE pipeline_id = %d FOR NO KEY UPDATE", d->pipeline_id));
 	d = tk_definition_by_name(name);
-	end_privileged(&saved);
+	tk_end_privileged(&saved);
 	if (d == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_OBJECT),
@@ -977,7 +948,7 @@ tk_alter_pipeline(PG_FUNCTION_ARGS)
 	after = tk_parse_pipeline_options(merged, what);
 	check_progress_topic_unchanged(before, after, name);
 
-	begin_privileged(&saved);
+	tk_begin_privileged(&saved);
 	values[0] = Int32GetDatum(d->pipeline_id);
 	values[1] = JsonbPGetDatum(merged);
 	tk_execute(&statement, values, NULL, false);
@@ -991,7 +962,7 @@ tk_alter_pipeline(PG_FUNCTION_ARGS)
 		}
 		arrange_publications(d, after->operations);
 	}
-	end_privileged(&saved);
+	tk_end_privileged(&saved);
 	tk_request_scout_at_commit();
 	SPI_finish();
 	PG_RETURN_VOID();
@@ -1065,7 +1036,7 @@ tk_set_table(PG_FUNCTION_ARGS)
 	what = psprintf("table %s of pipeline \"%s\"", qualified_name(relid), name);
 	(void) tk_parse_table_options(PG_GETARG_JSONB_P(2), what);
 
-	begin_privileged(&saved);
+	tk_begin_privileged(&saved);
 	values[0] = Int32GetDatum(d->pipeline_id);
 	values[1] = ObjectIdGetDatum(relid);
 	member = tk_execute(&load, values, NULL, false) > 0;
@@ -1100,7 +1071,7 @@ tk_set_table(PG_FUNCTION_ARGS)
 	if (d->publication == NULL)
 		arrange_publications(d, options->operations);
 	check_topics(d);
-	end_privileged(&saved);
+	tk_end_privileged(&saved);
 	tk_request_scout_at_commit();
 	SPI_finish();
 	PG_RETURN_VOID();
@@ -1281,7 +1252,7 @@ tk_wait_for(PG_FUNCTION_ARGS)
 Datum
 tk_live(PG_FUNCTION_ARGS)
 {
-#define LIVE_COLUMNS 17
+#define LIVE_COLUMNS 18
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 
 	tk_begin_set(fcinfo);
@@ -1320,6 +1291,7 @@ tk_live(PG_FUNCTION_ARGS)
 		values[n++] = Int64GetDatum((int64) pg_atomic_read_u64(&copy.transactions));
 		values[n++] = Int64GetDatum((int64) pg_atomic_read_u64(&copy.records));
 		values[n++] = Int64GetDatum((int64) pg_atomic_read_u64(&copy.bytes));
+		values[n++] = Int64GetDatum((int64) pg_atomic_read_u64(&copy.rejected));
 		nulls[n] = copy.last_commit_at == 0;
 		values[n++] = TimestampTzGetDatum(copy.last_commit_at);
 		nulls[n] = copy.last_failure_at == 0;

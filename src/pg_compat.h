@@ -16,6 +16,7 @@
 #include "executor/spi.h"
 #include "funcapi.h"
 #include "miscadmin.h"
+#include "replication/message.h"
 #include "replication/slot.h"
 #include "replication/syncrep.h"
 #include "replication/walsender.h"
@@ -120,6 +121,17 @@ tk_begin_set(FunctionCallInfo fcinfo)
 	rsinfo->setDesc = CreateTupleDescCopy(rsinfo->expectedDesc);
 	rsinfo->setResult = tuplestore_begin_heap((rsinfo->allowedModes & SFRM_Materialize_Random) != 0, false, work_mem);
 	MemoryContextSwitchTo(caller);
+#endif
+}
+
+/* A transactional logical message, to be written out with its transaction's commit. */
+static inline void
+tk_log_message(const char *prefix, const char *message, size_t len)
+{
+#if PG_VERSION_NUM >= 170000
+	(void) LogLogicalMessage(prefix, message, len, true, false);
+#else
+	(void) LogLogicalMessage(prefix, message, len, true);
 #endif
 }
 

@@ -44,6 +44,7 @@
 #include "failpoint.h"
 #include "pg_compat.h"
 #include "pipeline.h"
+#include "produce.h"
 #include "recovery.h"
 #include "wal_source.h"
 
@@ -187,6 +188,7 @@ load_pipeline(void)
 					   "server \"%s\" was dropped", p->definition->server_name);
 	check_publications();
 	p->publications = tk_publication_list(p->definition);
+	tk_produce_load_keys(p->context);
 	tk_transaction_commit();
 	MemoryContextSwitchTo(p->context);
 
@@ -1007,7 +1009,6 @@ pipeline_exit(int code, Datum arg)
 	entry->pid = 0;
 	entry->latch = NULL;
 	entry->launched_at = 0;
-	entry->slot_ready = false;
 	if (!orderly_exit)
 		entry->failures++;
 	if (!tk_state_is_sticky(entry->state) && entry->state != TK_STATE_RETRYING)

@@ -209,6 +209,7 @@ take_entry(const TkPublication *p)
 		pg_atomic_init_u64(&entry->transactions, 0);
 		pg_atomic_init_u64(&entry->records, 0);
 		pg_atomic_init_u64(&entry->bytes, 0);
+		pg_atomic_init_u64(&entry->rejected, 0);
 		ConditionVariableInit(&entry->changed);
 		entry->in_use = true;
 		return entry;
@@ -259,6 +260,8 @@ tk_registry_publish(const TkPublication *p)
 
 	entry->generation = p->generation;
 	entry->owner = p->owner;
+	entry->server = p->server;
+	entry->slot_ready |= p->slot_ready;
 	entry->wanted = p->wanted;
 	entry->gone = p->gone;
 	if (news)

@@ -52,6 +52,7 @@ typedef struct TkPipelineEntry
 	int32		pipeline_id;
 	NameData	name;
 	Oid			owner;
+	Oid			server;
 
 	/* What the catalog wants */
 	int64		generation;
@@ -68,7 +69,7 @@ typedef struct TkPipelineEntry
 	/* What it says */
 	TkPipelineStateKind state;
 	TimestampTz since;
-	bool		slot_ready;		/* its slot is durable */
+	bool		slot_ready;		/* its slot was made and is durable */
 	char		reason[TK_REASON_MAX];	/* of a sticky state, or of the last failure */
 	char		hint[TK_HINT_MAX];
 	TimestampTz last_failure_at;
@@ -85,6 +86,7 @@ typedef struct TkPipelineEntry
 	pg_atomic_uint64 transactions;
 	pg_atomic_uint64 records;
 	pg_atomic_uint64 bytes;
+	pg_atomic_uint64 rejected;	/* messages with our prefix that produce() didn't write */
 
 	ConditionVariable changed;	/* state, pid, slot_ready, covered_lsn */
 } TkPipelineEntry;
@@ -129,6 +131,8 @@ typedef struct TkPublication
 	int32		pipeline_id;
 	const char *name;
 	Oid			owner;
+	Oid			server;
+	bool		slot_ready;		/* as far as the publisher knows */
 	int64		generation;
 	bool		wanted;
 	bool		gone;

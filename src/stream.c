@@ -25,6 +25,7 @@
 #include "failpoint.h"
 #include "pg_compat.h"
 #include "pipeline.h"
+#include "produce.h"
 #include "route.h"
 
 /* Delivery reports are served after so many records: they cost memory until then. */
@@ -42,13 +43,25 @@ typedef struct TopicRoute
 	TkProducerTopic *handles[TK_POOL_SIZE]; /* NULL: not made yet */
 } TopicRoute;
 
-typedef struct HeldRecord
+/* A record on its way out; what it points to is in a buffer of "sides". */
+typedef struct OutRecord
 {
-	bool		valid;
-	TkBuffer   *buffer;
-	TkRecord	record;
 	TopicRoute *route;
-} HeldRecord;
+	int32		partition;
+	const char *key;			/* NULL = Kafka's null */
+	size_t		key_len;
+	const char *value;
+	size_t		value_len;
+	int			nheaders;
+	TkRecordHeader *headers;
+} OutRecord;
+
+typedef struct Side
+{
+	TkBuffer	bytes;
+	TkRecordHeader *headers;
+	int			header_capacity;
+} Side;
 
 static const char *const last_header = "pg.last";
 
@@ -59,10 +72,13 @@ static List *own_tables = NIL;	/* OIDs of the extension's tables: never sent */
 
 static TkTransaction transaction;
 static int64 transaction_records;
-static TkBuffer buffers[2];
-static int	free_buffer;
-static HeldRecord held;
+static int64 last_message;		/* number of the last genuine message in it */
+static Side sides[2];
+static int	free_side;			/* the other one may have the held record */
+static OutRecord held;
+static bool is_held;
 static int	since_poll;
+static TimestampTz rejection_logged_at;
 
 /* transaction_metadata: the relations that this transaction has touched */
 static TkRelation **collections;
@@ -273,41 +289,35 @@ open_checkpoint(void)
 	TK_FAILPOINT(AFTER_BEGIN);
 }
 
+/* Room for n headers and one more, pg.last. */
+static TkRecordHeader *
+reserve_headers(Side *side, int n)
+{
+	if (n + 1 > side->header_capacity)
+	{
+		side->header_capacity = n + TK_MAX_HEADERS + 1;
+		if (side->headers != NULL)
+			pfree(side->headers);
+		side->headers = MemoryContextAlloc(tk_pipeline.context, side->header_capacity * sizeof(TkRecordHeader));
+	}
+	return side->headers;
+}
+
 /* Appends one record to the open Kafka transaction. */
 static void
-send_record(TopicRoute *route, const char *bytes, const TkRecord *record, bool last)
+send_record(const OutRecord *record)
 {
 	TkProducer *producer = tk_pipeline.producers[tk_pipeline.current];
-	TkProducerTopic **handle = &route->handles[tk_pipeline.current];
-	TkRecordHeader headers[TK_MAX_HEADERS + 1];
-	int			nheaders = record->nheaders;
-	const char *key = tk_span_is_null(record->key) ? NULL : bytes + record->key.at;
-	const char *value = tk_span_is_null(record->value) ? NULL : bytes + record->value.at;
+	TkProducerTopic **handle = &record->route->handles[tk_pipeline.current];
 	TkKafkaStatus status;
 	TkKafkaError error;
 
-	for (int i = 0; i < nheaders; i++)
-	{
-		const TkSpan *span = &record->headers[i].value;
-
-		headers[i].name = record->headers[i].name;
-		headers[i].value = tk_span_is_null(*span) ? NULL : bytes + span->at;
-		headers[i].len = span->len;
-	}
-	if (last)
-	{
-		headers[nheaders].name = last_header;
-		headers[nheaders].value = "true";
-		headers[nheaders].len = 4;
-		nheaders++;
-	}
-
-	if (*handle == NULL && (*handle = tk_producer_topic(producer, route->topic, &error)) == NULL)
+	if (*handle == NULL && (*handle = tk_producer_topic(producer, record->route->topic, &error)) == NULL)
 		tk_kafka_failed("opening a topic", &error);
 	for (;;)
 	{
-		status = tk_producer_send(producer, *handle, TK_PARTITION_BY_KEY, key, record->key.len,
-								  value, record->value.len, headers, nheaders, &error);
+		status = tk_producer_send(producer, *handle, record->partition, record->key, record->key_len,
+								  record->value, record->value_len, record->headers, record->nheaders, &error);
 		if (status == TK_KAFKA_OK)
 			break;
 		if (status != TK_KAFKA_RETRY)
@@ -327,7 +337,7 @@ send_record(TopicRoute *route, const char *bytes, const TkRecord *record, bool l
 	}
 
 	tk_pipeline.checkpoint.records++;
-	tk_pipeline.checkpoint.bytes += record->key.len + record->value.len;
+	tk_pipeline.checkpoint.bytes += record->key_len + record->value_len;
 	transaction_records++;
 	TK_FAILPOINT(AFTER_APPEND);
 }
@@ -335,10 +345,59 @@ send_record(TopicRoute *route, const char *bytes, const TkRecord *record, bool l
 static void
 send_held(bool last)
 {
-	if (!held.valid)
+	if (!is_held)
 		return;
-	held.valid = false;
-	send_record(held.route, held.buffer->data, &held.record, last);
+	is_held = false;
+	if (last)
+	{
+		TkRecordHeader *header = &held.headers[held.nheaders++];
+
+		header->name = last_header;
+		header->value = "true";
+		header->len = 4;
+	}
+	send_record(&held);
+}
+
+/* Sends a record of the free side; the last of several is held back if it may have to say that it is. */
+static void
+send_or_hold(const OutRecord *record, bool hold)
+{
+	if (!hold)
+	{
+		send_record(record);
+		return;
+	}
+	held = *record;
+	is_held = true;
+	free_side = 1 - free_side;
+}
+
+/* What an encoder has written into the free side. */
+static OutRecord
+out_record(TopicRoute *route, const TkRecord *record)
+{
+	Side	   *side = &sides[free_side];
+	const char *bytes = side->bytes.data;
+	OutRecord	out;
+
+	out.route = route;
+	out.partition = TK_PARTITION_BY_KEY;
+	out.key = tk_span_is_null(record->key) ? NULL : bytes + record->key.at;
+	out.key_len = record->key.len;
+	out.value = tk_span_is_null(record->value) ? NULL : bytes + record->value.at;
+	out.value_len = record->value.len;
+	out.nheaders = record->nheaders;
+	out.headers = reserve_headers(side, record->nheaders);
+	for (int i = 0; i < record->nheaders; i++)
+	{
+		const TkSpan *span = &record->headers[i].value;
+
+		out.headers[i].name = record->headers[i].name;
+		out.headers[i].value = tk_span_is_null(*span) ? NULL : bytes + span->at;
+		out.headers[i].len = span->len;
+	}
+	return out;
 }
 
 static void
@@ -360,13 +419,15 @@ check_buffer(const TkBuffer *buffer, const TkRelation *relation)
 static void
 send_transaction_marker(bool end)
 {
-	TkBuffer   *buffer = &buffers[free_buffer];
+	TkBuffer   *buffer = &sides[free_side].bytes;
 	TkRecord	record;
+	OutRecord	out;
 
 	tk_buffer_reset(buffer, BUFFER_KEEP);
 	tk_encode_transaction(&encode_options, &transaction, end, collections, ncollections, buffer, &record);
 	check_buffer(buffer, NULL);
-	send_record(transaction_route, buffer->data, &record, false);
+	out = out_record(transaction_route, &record);
+	send_record(&out);
 }
 
 static void
@@ -410,7 +471,7 @@ static void
 stream_change(const TkChange *change)
 {
 	TkRelation *relation = change->relation;
-	TkBuffer   *buffer = &buffers[free_buffer];
+	TkBuffer   *buffer = &sides[free_side].bytes;
 	TkRecord	records[TK_MAX_RECORDS];
 	int			n;
 
@@ -435,17 +496,95 @@ stream_change(const TkChange *change)
 	send_held(false);
 	for (int i = 0; i < n; i++)
 	{
-		if (encode_options.metadata_headers && i == n - 1)
-		{
-			held.valid = true;
-			held.buffer = buffer;
-			held.record = records[i];
-			held.route = relation->route;
-			free_buffer = 1 - free_buffer;
-		}
-		else
-			send_record(relation->route, buffer->data, &records[i], false);
+		OutRecord	out = out_record(relation->route, &records[i]);
+
+		send_or_hold(&out, encode_options.metadata_headers && i == n - 1);
 	}
+}
+
+/* Not ours, forged, or repeated: counted, and logged once a minute. */
+static void
+reject_message(void)
+{
+	TimestampTz now = GetCurrentTimestamp();
+
+	pg_atomic_fetch_add_u64(&tk_pipeline.entry->rejected, 1);
+	if (!TimestampDifferenceExceeds(rejection_logged_at, now, 60000))
+		return;
+	rejection_logged_at = now;
+	ereport(LOG,
+			(errmsg("pipeline \"%s\" ignored a message of transaction %u that kafka.produce() has not written",
+					NameStr(tk_pipeline.entry->name), transaction.xid),
+			 errdetail("Such messages so far: " UINT64_FORMAT ".", pg_atomic_read_u64(&tk_pipeline.entry->rejected))));
+}
+
+/* A copy in the free side's buffer, which is large enough already. */
+static const char *
+keep_bytes(TkBuffer *buffer, TkMessageBytes bytes)
+{
+	const char *copy = buffer->data + buffer->len;
+
+	if (bytes.data == NULL)
+		return NULL;
+	tk_buffer_append(buffer, bytes.data, bytes.len);
+	return copy;
+}
+
+/* A record of kafka.produce(): its bytes go out as they are. */
+static void
+stream_message(const TkMessage *message)
+{
+	Side	   *side = &sides[free_side];
+	TkBuffer   *buffer = &side->bytes;
+	TkProduced	produced;
+	OutRecord	out;
+	char		topic[TK_TOPIC_MAX + 1];
+	size_t		at;
+
+	if (strcmp(message->prefix, TK_MESSAGE_PREFIX) != 0)
+		return;
+	if (!message->transactional ||
+		!tk_produce_verify(message->content, message->content_len, tk_pipeline.definition->pipeline_id,
+						   transaction.xid, last_message, &produced))
+	{
+		/* Genuine, but through another pipeline of this database: not a word. */
+		if (!message->transactional ||
+			!tk_message_parse(message->content, message->content_len, &produced) ||
+			produced.pipeline_id == tk_pipeline.definition->pipeline_id)
+			reject_message();
+		return;
+	}
+	last_message = produced.number;
+	if (tk_pipeline.checkpoint.state != TK_CHECKPOINT_OPEN)
+		open_checkpoint();
+
+	/* Held back, it outlives the message: one copy of it, with NULs behind the headers' names. */
+	tk_buffer_reset(buffer, BUFFER_KEEP);
+	if (!tk_buffer_reserve(buffer, message->content_len + produced.nheaders))
+		check_buffer(buffer, NULL);
+	snprintf(topic, sizeof(topic), "%.*s", (int) produced.topic.len, produced.topic.data);
+	out.route = find_route(topic);
+	out.partition = produced.partition < 0 ? TK_PARTITION_BY_KEY : produced.partition;
+	out.key = keep_bytes(buffer, produced.key);
+	out.key_len = produced.key.len;
+	out.value = keep_bytes(buffer, produced.value);
+	out.value_len = produced.value.len;
+	out.nheaders = produced.nheaders;
+	out.headers = reserve_headers(side, produced.nheaders);
+	at = produced.headers_at;
+	for (int i = 0; i < produced.nheaders; i++)
+	{
+		TkMessageBytes name;
+		TkMessageBytes value;
+
+		tk_message_header(message->content, &at, &name, &value);
+		out.headers[i].name = keep_bytes(buffer, name);
+		tk_buffer_char(buffer, '\0');
+		out.headers[i].value = keep_bytes(buffer, value);
+		out.headers[i].len = value.len;
+	}
+	send_held(false);
+	send_or_hold(&out, encode_options.metadata_headers);
 }
 
 static void
@@ -461,8 +600,9 @@ begin_transaction(const TkMessage *message)
 	transaction.processing_us = GetCurrentTimestamp() +
 		((int64) (POSTGRES_EPOCH_JDATE - UNIX_EPOCH_JDATE) * USECS_PER_DAY);
 	transaction_records = 0;
+	last_message = 0;
 	ncollections = 0;
-	held.valid = false;
+	is_held = false;
 }
 
 /* Only here does the checkpoint's position move: by whole transactions. */
@@ -504,6 +644,8 @@ tk_stream_message(StringInfo bytes, XLogRecPtr lsn)
 			}
 			break;
 		case TK_MESSAGE_LOGICAL:
+			stream_message(&message);
+			break;
 		case TK_MESSAGE_RELATION:
 		case TK_MESSAGE_OTHER:
 			break;

@@ -79,9 +79,10 @@ sub by_orderly_stop
 	return;
 }
 
-# What a pipeline does when nothing comes any more.
+# What a pipeline does a second after all has been sent.
 sub by_idling
 {
+	by_workload();
 	until_hit_or(sub { query($node, q{SELECT count(*) FROM kafka.checkpoint WHERE state = 'prepared'}) eq '0' },
 		'the mark of the last checkpoint');
 	return;
@@ -128,7 +129,7 @@ my %way_of;    # fail-point => the way that led to it before
 
 sub fail_once
 {
-	my @ways = $way_of{$point} ? $way_of{$point} : qw(workload recovery stop idling workload creation);
+	my @ways = $way_of{$point} ? $way_of{$point} : qw(workload idling recovery stop creation);
 	my $finish;
 
 	$armed_at = -s $node->logfile;
@@ -223,7 +224,7 @@ is($state, 'prepared', 'between prepare and Kafka\'s commit: the row says prepar
 cmp_ok(scalar $workload->consume_new('stream', isolation => 'read_uncommitted'), '>', 0, '... the broker has records');
 is(scalar $workload->consume_new('stream'), 0, '... no consumer sees one');
 crash_and_go_on();
-is(query($node, "SELECT count(*) FROM kafka.checkpoint WHERE checkpoint_id = $id AND state = 'committed'"), '1',
+is(query($node, "SELECT state FROM kafka.checkpoints WHERE checkpoint_id = $id"), 'committed',
 	'... the checkpoint is committed after all');
 
 stand_at('after-kafka-commit');
@@ -234,7 +235,7 @@ wait_until { $seen = $workload->consume_new('ledger') } 'what Kafka has committe
 is(query($node, "SELECT transactions FROM kafka.checkpoint WHERE checkpoint_id = $id"), $seen,
 	'... consumers see its transactions');
 crash_and_go_on();
-is(query($node, "SELECT state, attempt, transactions FROM kafka.checkpoint WHERE checkpoint_id = $id"),
+is(query($node, "SELECT state, attempt, transactions FROM kafka.checkpoints WHERE checkpoint_id = $id"),
 	"committed|1|$seen", '... the checkpoint was committed then, and is not made again');
 
 #
@@ -243,7 +244,7 @@ is(query($node, "SELECT state, attempt, transactions FROM kafka.checkpoint WHERE
 
 my $all = $workload->check_all;
 is(query($node, q{SELECT count(*), sum(transactions), sum(records) FROM kafka.checkpoints WHERE state = 'committed'}),
-	join('|', Workload::kafka_transactions(@{ $all->{ledger} }), scalar @{ $all->{ledger} },
+	join('|', $workload->kafka_transactions, scalar @{ $all->{ledger} },
 		@{ $all->{ledger} } + @{ $all->{stream} }),
 	'kafka.checkpoints has a committed row for each Kafka transaction, and counts what is in it');
 

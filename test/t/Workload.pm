@@ -7,8 +7,8 @@
 # commits ends with a row of the ledger.
 #
 # What must arrive, and in which order, is told by PostgreSQL alone: a second slot, with the server's own plugin
-# test_decoding.  All tables but the ledger share one topic, the ledger has its own, each with one partition.  There, a
-# Kafka transaction is a run of consecutive offsets: its marker takes the one after the last.
+# test_decoding.  All tables but the ledger share one topic, the ledger has its own, each with one partition: so every
+# Kafka transaction that has any of our records has some in both.
 package Workload;
 
 use strict;
@@ -16,6 +16,7 @@ use warnings;
 
 use IPC::Run ();
 use JSON::PP ();
+use KafkaLog;
 use Test::More;
 use TransactionalKafka;
 
@@ -69,10 +70,10 @@ sub new
 		script   => "$PostgreSQL::Test::Utils::tmp_check/$pipeline.pgbench",
 		from     => {},                                               # topic => the offset after what was checked
 		oracle   => '0/0',                                            # position of the last commit it told
-		committed => [],                                              # all that it told
-		records   => [],                                              # all that was checked
+		expected => [],                                               # transactions: all that it told
 	}, $class;
 
+	$self->{log} = { map { $_ => KafkaLog->new($self->{broker}, "$pipeline.$_") } @topics };
 	diag("seed: TK_SEED=$self->{seed}");
 	PostgreSQL::Test::Utils::append_to_file($self->{script}, $script);
 	create_server($node, broker => $self->{broker});
@@ -199,7 +200,7 @@ sub ask_oracle
 			push @{ $current->{records} }, map { join ' ', $current->{xid}, ++$seq, $_ } expected_records($1, $2, $3);
 		}
 	}
-	push @{ $self->{committed} }, @transactions;
+	push @{ $self->{expected} }, @transactions;
 	return @transactions;
 }
 
@@ -278,12 +279,11 @@ sub check
 		}
 		'the records', 20;
 	};
-	my @problems = problems(\@expected, \%new);
+	my @problems = $self->problems(\@expected, \%new);
 
 	foreach my $topic (@topics)
 	{
 		$self->{from}->{$topic} = $new{$topic}->[-1]->{offset} + 1 if @{ $new{$topic} };
-		push @{ $self->{records} }, @{ $new{$topic} };
 	}
 	return is(join("\n", @problems), '', $name . ' (' . @transactions . ' transactions)');
 }
@@ -292,13 +292,13 @@ sub check
 sub check_all
 {
 	my ($self) = @_;
-	my @expected = map { @{ $_->{records} } } @{ $self->{committed} };
+	my @expected = map { @{ $_->{records} } } @{ $self->{expected} };
 	my %all = map { $_ => [ consume("$self->{pipeline}.$_", broker => $self->{broker}) ] } @topics;
 	my %tables = map { $_ => {} } keys %columns;
 	my $value;
 
-	is(join("\n", problems(\@expected, \%all)), '',
-		'from the beginning: once, in commit order, each transaction whole (' . @{ $self->{committed} } . ')');
+	is(join("\n", $self->problems(\@expected, \%all)), '',
+		'from the beginning: once, in commit order, each transaction whole (' . @{ $self->{expected} } . ')');
 	foreach my $record (map { @{ $all{$_} } } @topics)
 	{
 		$value = value($record) or next;
@@ -318,22 +318,9 @@ sub check_all
 	return \%all;
 }
 
-# Kafka's transactions: a record's offset follows the one before if they are in the same.
-sub kafka_transactions
-{
-	my (@records) = @_;
-	my $transactions = 1;
-
-	foreach my $i (1 .. $#records)
-	{
-		$transactions++ if $records[$i]->{offset} != $records[ $i - 1 ]->{offset} + 1;
-	}
-	return @records ? $transactions : 0;
-}
-
 sub problems
 {
-	my ($expected, $topics) = @_;
+	my ($self, $expected, $topics) = @_;
 	my @problems;
 	my $position = sub {
 		my $h = $_[0]->{headers};
@@ -367,7 +354,7 @@ sub problems
 		last;
 	}
 
-	push @problems, never_or_disorder($topics), torn($topics);
+	push @problems, never_or_disorder($topics), $self->torn($topics);
 	splice @problems, 20, @problems - 20, '...' if @problems > 20;
 	return @problems;
 }
@@ -398,33 +385,37 @@ sub never_or_disorder
 	return @problems;
 }
 
-# Transactions that are not whole in one of Kafka's.  Every transaction has one row in the ledger, whose topic tells
-# where Kafka's transactions end; the other topic must have its ends at the same transactions, and none within one.
+# Transactions of which some records are in one of Kafka's transactions, some in another.
 sub torn
 {
-	my ($topics) = @_;
-	my ($part, $before, %part, @problems) = (0);
+	my ($self, $topics) = @_;
+	my (%in, @problems);
 
-	foreach my $record (@{ $topics->{ledger} })
+	foreach my $topic (@topics)
 	{
-		$part++ if $before && $record->{offset} != $before->{offset} + 1;
-		$part{ $record->{headers}->{'pg.xid'} } = $part;
-		$before = $record;
-	}
-	undef $before;
-	foreach my $record (@{ $topics->{stream} })
-	{
-		if ($before)
+		my $log = $self->{log}->{$topic};
+
+		$log->read_on;
+		foreach my $record (@{ $topics->{$topic} })
 		{
-			my ($earlier, $later) = map { $part{ $_->{headers}->{'pg.xid'} } } $before, $record;
-			my $same = defined $earlier && defined $later && $earlier == $later;
+			my $in = $log->transaction_of($record->{offset}) || 'none';
+			my $first = $in{ $record->{headers}->{'pg.lsn'} } ||= $in;
 
-			push @problems, 'torn off: ' . actual_record($record)
-			  if $same != ($record->{offset} == $before->{offset} + 1);
+			push @problems, "in Kafka transaction $in, others of its transaction in $first: " . actual_record($record)
+			  if $in eq 'none' || $in ne $first;
 		}
-		$before = $record;
 	}
 	return @problems;
+}
+
+# How many Kafka transactions there are, of the same number in each topic.
+sub kafka_transactions
+{
+	my ($self) = @_;
+	my ($number, @others) = map { $_->read_on; $_->transactions } values %{ $self->{log} };
+
+	is($_, $number, 'each Kafka transaction is in all topics') foreach @others;
+	return $number;
 }
 
 1;
