@@ -19,10 +19,11 @@ use Time::HiRes qw(time);
 
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
+use Test::More ();
 
 our @EXPORT = qw(broker start_broker create_topic kafka_tool new_node crash await_crash create_server create_pipeline pipeline_field state
   wait_for_state worker_pid terminate_worker query quote consume consume_until value values_of
-  wait_until set_failpoint clear_failpoint logged start_anew);
+  wait_until set_failpoint clear_failpoint logged start_anew table_pipeline is_sent is_stopped resume_stops background_sql);
 
 # A test that hangs ends here, not with the whole run.
 my $limit = $ENV{TK_TEST_LIMIT} || 600;
@@ -453,6 +454,80 @@ sub values_of
 		$value = ref $value eq 'HASH' ? $value->{$_} : undef foreach split /\./, $path;
 		$value;
 	} @records;
+}
+
+#
+# Pipelines of one table, both of one name, whose only column is id
+#
+
+# Makes table and pipeline, and sends a first row, 1.
+sub table_pipeline
+{
+	my ($node, $name, %o) = @_;
+	my %consumer = $o{broker} ? (broker => delete $o{broker}) : ();
+
+	query($node, "CREATE TABLE $name (id int PRIMARY KEY)");
+	create_pipeline($node, $name, tables => [$name], %o);
+	query($node, "INSERT INTO $name VALUES (1)");
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	return is_sent($name, [1], %consumer);
+}
+
+# A test: exactly these ids are in Kafka, each once, in this order.
+sub is_sent
+{
+	my ($name, $ids, %consumer) = @_;
+	my $last = $ids->[-1];
+	my @records = consume_until("$name.public.$name",
+		sub { my @seen = values_of('after.id', @_); grep { $_ == $last } @seen }, %consumer);
+
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	return Test::More::is_deeply([ values_of('after.id', @records) ], $ids, "$name: Kafka holds $ids->[0] .. $last, each once");
+}
+
+# Tests: the pipeline is in that state, says why and what to do, and has no worker.
+sub is_stopped
+{
+	my ($node, $name, $state, $reason) = @_;
+
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	wait_for_state($node, $name, $state);
+	Test::More::like(pipeline_field($node, $name, 'reason'), qr/$reason/, "$name: $state, with its reason");
+	Test::More::isnt(pipeline_field($node, $name, 'hint'), '', "$name: and a hint");
+	wait_until { !defined worker_pid($node, $name) } "no worker of $name";
+	return;
+}
+
+# Tests: resume() tries, and the pipeline stops as that: the call says so, the view does, the log does.
+sub resume_stops
+{
+	my ($node, $name, $state, $reason) = @_;
+	my $log = -s $node->logfile;
+	my $errors;
+	my $failed = $node->psql('postgres', "CALL kafka.resume('$name')", stderr => \$errors);
+
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	Test::More::isnt($failed, 0, "$name: resume fails");
+	Test::More::like($errors, qr/pipeline "$name" has stopped \($state\): .*$reason/, "$name: with the reason");
+	is_stopped($node, $name, $state, $reason);
+	wait_until
+	{
+		logged($node,
+			qr/WARNING:  pipeline "$name" has stopped \($state\): the server keeps all WAL from its position on/, $log);
+	}
+	"a warning of retained WAL for $name";
+	return;
+}
+
+# psql with some SQL, running by itself: { run => IPC::Run's handle, output =>, errors => }; finish it by ->{run}->finish.
+sub background_sql
+{
+	my ($node, $sql) = @_;
+	my $call = { output => '', errors => '' };
+
+	$call->{run} = IPC::Run::start([ 'psql', '-XAtq', '-v', 'ON_ERROR_STOP=1', '-d', $node->connstr('postgres'), '-c', $sql ],
+		'<', \undef, '>', \$call->{output}, '2>', \$call->{errors});
+	return $call;
 }
 
 END
