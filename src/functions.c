@@ -498,6 +498,19 @@ report_blocker(const char *name, pid_t worker, TransactionId *reported)
 			 errhint("A replication slot starts only when all transactions that write now have ended. Cancelling leaves the pipeline defined.")));
 }
 
+/* What the catalog says; the registry forgets it when the worker ends. */
+static bool
+slot_is_durable(const TkDefinition *d)
+{
+	Privileged	saved;
+	TkState		state;
+
+	begin_privileged(&saved);
+	tk_state_load(d, &state);
+	end_privileged(&saved);
+	return state.slot_created;
+}
+
 /*
  * Waits until the pipeline's slot is durable, then for a while until it runs.
  * ERROR for a sticky state; WARNING if Kafka isn't reached.
@@ -527,6 +540,18 @@ await_start(TkPipelineEntry *entry, const TkDefinition *d)
 					 errmsg("no free background worker slot for pipeline \"%s\"", d->name),
 					 errdetail("The pipeline is defined and starts when there is one."),
 					 errhint("Raise max_worker_processes and restart the server.")));
+		if (s.state == TK_STATE_RETRYING && !s.slot_ready && give_up == 0)
+		{
+			/* It failed; was that before its slot was durable? */
+			ConditionVariableCancelSleep();
+			if (!slot_is_durable(d))
+				ereport(ERROR,
+						(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+						 errmsg("pipeline \"%s\" could not start: %s", d->name, s.reason),
+						 errdetail("The pipeline is defined and goes on trying."),
+						 s.hint[0] ? errhint("%s", s.hint) : errhint("See the view kafka.stat_pipelines.")));
+			s.slot_ready = true;
+		}
 		if (s.slot_ready && give_up == 0)
 			give_up = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), REACH_KAFKA_MS);
 		if (give_up != 0 && (s.state == TK_STATE_RETRYING || GetCurrentTimestamp() >= give_up))

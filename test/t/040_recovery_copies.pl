@@ -76,7 +76,8 @@ subtest 'a copy of a running server beside the original stops as diverged; the o
 	my $copy = PostgreSQL::Test::Cluster->new('online_copy');
 	my $worker = worker_pid($primary, 'p');
 
-	$copy->init_from_backup($primary, 'online');
+	$primary->backup('running');
+	$copy->init_from_backup($primary, 'running');
 	insert();
 	sent();
 	$copy->start;

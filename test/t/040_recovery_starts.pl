@@ -12,12 +12,11 @@ note "seed: TK_SEED=$seed";
 
 subtest 'a start that is crashed between any two of its steps, with Kafka down too, succeeds in the end' => sub {
 	my $broker = start_broker('start');
-	my $start = new_node('start', undef, restart_after_crash => 1);
+	my $start = new_node('start');
 	my $points = join '|', grep { $_ ne 'after-slot-create' }
 	  (query($start, 'CREATE EXTENSION transactional_kafka; SELECT kafka.failpoints()') =~ /\A(.*)^after-begin$/ms)[0] =~ /\S+/g;
 	my @points = split /\|/, $points;
 	my @doubts = qw(after-flush before-prepare-commit after-prepare-commit after-kafka-commit after-slot-confirm);
-	my $up = sub { wait_until { my $errors; $start->psql('postgres', 'SELECT 1', stderr => \$errors) == 0 } 'the server' };
 	my $n = 0;
 
 	cmp_ok(scalar @points, '>=', 7, "fail-points of a start: @points");
@@ -29,9 +28,10 @@ subtest 'a start that is crashed between any two of its steps, with Kafka down t
 	set_failpoint($start, 'after-slot-create:kill');
 	my $call = background_sql($start, q(CALL kafka.create_pipeline('s', 'kafka', '{s}')));
 	wait_until { logged($start, qr/fail-point "after-slot-create" crashes/, $log) } 'the crash after the slot was made';
+	await_crash($start);
 	$call->{run}->finish;
-	$up->();
-	set_failpoint($start, '');
+	clear_failpoint($start);
+	$start->start;
 	wait_for_state($start, 's', 'running');
 	is(query($start, 'SELECT count(*) FROM pg_replication_slots'), 1, 'one slot after a first start that crashed');
 
@@ -51,8 +51,16 @@ subtest 'a start that is crashed between any two of its steps, with Kafka down t
 		start_anew($start, 's');
 		wait_until { logged($start, qr/fail-point "$point"/, $log) } "$doubt, then $point:$action";
 		$broker->suspend if $action eq 'hang';
-		$up->() if $action eq 'kill';
-		set_failpoint($start, '');
+		if ($action eq 'kill')
+		{
+			await_crash($start);
+			clear_failpoint($start);
+			$start->start;
+		}
+		else
+		{
+			set_failpoint($start, '');
+		}
 		if ($action eq 'hang')
 		{
 			# It goes on to meet a broker that doesn't answer.
