@@ -179,7 +179,7 @@ COMMENT ON FUNCTION kafka.live() IS
 -- Views.  A row is for the pipeline's owner, pg_monitor and superusers.
 --
 
-CREATE VIEW kafka.pipelines AS
+CREATE VIEW kafka.pipelines WITH (security_barrier) AS
 SELECT p.name AS pipeline, p.owner, p.server,
 	coalesce(p.publication, '(its own)') AS publication,
 	(SELECT pg_catalog.array_agg(t."table" ORDER BY t."table"::text COLLATE "C") FROM kafka.pipeline_table t
@@ -200,7 +200,7 @@ FROM kafka.pipeline p
 WHERE d.datname = pg_catalog.current_database()
 	AND (pg_catalog.pg_has_role(p.owner, 'USAGE') OR pg_catalog.pg_has_role('pg_monitor', 'USAGE'));
 
-CREATE VIEW kafka.stat_pipelines AS
+CREATE VIEW kafka.stat_pipelines WITH (security_barrier) AS
 SELECT p.name AS pipeline, l.pid, coalesce(l.state, 'stopped') AS state, nullif(l.reason, '') AS reason, l.since,
 	l.failures, l.read_lsn, l.covered_lsn, l.confirmed_lsn,
 	pg_catalog.pg_wal_lsn_diff(pg_catalog.pg_current_wal_flush_lsn(), l.covered_lsn)::bigint AS lag_bytes,
@@ -209,7 +209,7 @@ FROM kafka.pipeline p
 	LEFT JOIN kafka.live() l ON l.pipeline_id = p.pipeline_id
 WHERE pg_catalog.pg_has_role(p.owner, 'USAGE') OR pg_catalog.pg_has_role('pg_monitor', 'USAGE');
 
-CREATE VIEW kafka.checkpoints AS
+CREATE VIEW kafka.checkpoints WITH (security_barrier) AS
 SELECT p.name AS pipeline, c.checkpoint_id, c.attempt,
 	CASE WHEN c.state = 'prepared' AND c.checkpoint_id <= l.checkpoint_id THEN 'committed' ELSE c.state END AS state,
 	c.transactional_id, c.timeline, c.start_lsn, c.end_lsn, c.transactions, c.records, c.bytes,

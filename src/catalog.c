@@ -11,6 +11,7 @@
 #include "access/reloptions.h"
 #include "access/xact.h"
 #include "access/xlog.h"
+#include "catalog/namespace.h"
 #include "catalog/pg_authid.h"
 #include "catalog/pg_publication.h"
 #include "catalog/pg_type.h"
@@ -41,7 +42,8 @@ void
 tk_transaction_begin(void)
 {
 	/* Decoding with this flag would hide what is written here from everybody. */
-	Assert((MyProc->statusFlags & PROC_IN_LOGICAL_DECODING) == 0);
+	if ((MyProc->statusFlags & PROC_IN_LOGICAL_DECODING) != 0)
+		elog(ERROR, "a process that is flagged as decoding must not write");
 
 	tk_forget_catalog_caches();
 	SetCurrentStatementStartTimestamp();
@@ -256,7 +258,7 @@ tk_state_create(int32 pipeline_id)
 	tk_execute(&insert, values, NULL, false);
 }
 
-void
+bool
 tk_state_slot_created(int32 pipeline_id, const char *progress_topic)
 {
 	static TkStatement statement = {
@@ -265,7 +267,7 @@ tk_state_slot_created(int32 pipeline_id, const char *progress_topic)
 	};
 	Datum		values[2] = {Int32GetDatum(pipeline_id), CStringGetTextDatum(progress_topic)};
 
-	tk_execute(&statement, values, NULL, false);
+	return tk_execute(&statement, values, NULL, false) > 0;
 }
 
 void
@@ -309,16 +311,18 @@ tk_state_stop(int32 pipeline_id, XLogRecPtr position)
 }
 
 void
-tk_state_sticky(int32 pipeline_id, const char *state, const char *reason, const char *hint)
+tk_state_sticky(const TkDefinition *d, const char *state, const char *reason, const char *hint)
 {
 	static TkStatement statement = {
-		"UPDATE kafka.pipeline_state s SET sticky_state = $2, sticky_reason = $3, sticky_hint = $4, "
-		"sticky_since = pg_catalog.now(), sticky_resumes = p.resumes "
-		"FROM kafka.pipeline p WHERE s.pipeline_id = $1 AND p.pipeline_id = $1", 4, {INT4OID, TEXTOID, TEXTOID, TEXTOID}, NULL
+		"UPDATE kafka.pipeline_state SET sticky_state = $2, sticky_reason = $3, sticky_hint = $4, "
+		"sticky_since = pg_catalog.now(), sticky_resumes = $5 WHERE pipeline_id = $1",
+		5, {INT4OID, TEXTOID, TEXTOID, TEXTOID, INT8OID}, NULL
 	};
-	Datum		values[4];
+	Datum		values[5];
 
-	values[0] = Int32GetDatum(pipeline_id);
+	/* Not the resumes of now: one since this start shall count. */
+	values[4] = Int64GetDatum(d->resumes);
+	values[0] = Int32GetDatum(d->pipeline_id);
 	values[1] = CStringGetTextDatum(state);
 	values[2] = CStringGetTextDatum(reason);
 	values[3] = CStringGetTextDatum(hint);
@@ -489,11 +493,14 @@ publish_definition(const TkDefinition *d)
 
 	tk_state_load(d, &state);
 	p.database = MyDatabaseId;
+	p.catalog = tk_catalog_oid();
 	p.pipeline_id = d->pipeline_id;
 	p.name = d->name;
 	p.owner = d->owner;
 	p.server = d->server;
-	p.slot_ready = state.slot_created;
+	p.progress_topic = state.progress_topic;
+	p.slot_ready = state.slot_created &&
+		(state.sticky_state == NULL || tk_state_find(state.sticky_state) != TK_STATE_SLOT_LOST);
 	p.generation = d->generation;
 	p.state = TK_STATE_STOPPED;
 	if (!state.exists)
@@ -513,29 +520,36 @@ publish_definition(const TkDefinition *d)
 	(void) tk_registry_publish(&p);
 }
 
-/* The ids of this database's entries. */
+/* Copies of this database's entries. */
 static List *
 known_pipelines(void)
 {
-	List	   *ids = NIL;
+	List	   *known = NIL;
 
-	LWLockAcquire(tk_shared->lock, LW_SHARED);
 	for (int i = 0; i < tk_shared->nentries; i++)
-		if (tk_shared->entries[i].in_use && tk_shared->entries[i].database == MyDatabaseId)
-			ids = lappend_int(ids, tk_shared->entries[i].pipeline_id);
-	LWLockRelease(tk_shared->lock);
-	return ids;
+	{
+		TkPipelineEntry *copy = palloc(sizeof(TkPipelineEntry));
+
+		LWLockAcquire(tk_shared->lock, LW_SHARED);
+		memcpy(copy, &tk_shared->entries[i], sizeof(TkPipelineEntry));
+		LWLockRelease(tk_shared->lock);
+		if (copy->in_use && copy->database == MyDatabaseId)
+			known = lappend(known, copy);
+		else
+			pfree(copy);
+	}
+	return known;
 }
 
 static void
-publish_gone(int32 pipeline_id)
+publish_gone(Oid catalog, int32 pipeline_id)
 {
 	TkPublication p = {0};
 	TkPipelineEntry *entry;
 	NameData	name;
 
 	LWLockAcquire(tk_shared->lock, LW_SHARED);
-	entry = tk_registry_find(MyDatabaseId, pipeline_id);
+	entry = tk_registry_find(MyDatabaseId, catalog, pipeline_id);
 	if (entry != NULL)
 	{
 		name = entry->name;
@@ -547,10 +561,20 @@ publish_gone(int32 pipeline_id)
 	if (entry == NULL)
 		return;
 	p.database = MyDatabaseId;
+	p.catalog = catalog;
 	p.pipeline_id = pipeline_id;
 	p.name = NameStr(name);
 	p.gone = true;
 	(void) tk_registry_publish(&p);
+}
+
+/* The OID of kafka.pipeline; Invalid without the extension. */
+Oid
+tk_catalog_oid(void)
+{
+	Oid			schema = get_namespace_oid("kafka", true);
+
+	return OidIsValid(schema) ? get_relname_relid("pipeline", schema) : InvalidOid;
 }
 
 void
@@ -558,10 +582,14 @@ tk_catalog_scout(void)
 {
 	List	   *definitions = NIL;
 	List	   *defined = NIL;
-	List	   *known = known_pipelines();	/* before the snapshot: a newer one may only be unseen, not gone */
+	List	   *known;			/* from before the snapshot: a newer one may only be unseen, not gone */
+	Oid			catalog = InvalidOid;
 	ListCell   *lc;
 
 	tk_transaction_begin();
+	PopActiveSnapshot();
+	known = known_pipelines();
+	PushActiveSnapshot(GetTransactionSnapshot());
 	if (OidIsValid(get_extension_oid("transactional_kafka", true)))
 	{
 		static TkStatement statement = {
@@ -570,6 +598,7 @@ tk_catalog_scout(void)
 		MemoryContext caller = CurrentMemoryContext;
 		uint64		n = tk_execute(&statement, NULL, NULL, false);
 
+		catalog = tk_catalog_oid();
 		for (uint64 row = 0; row < n; row++)
 			definitions = lappend(definitions, definition_of_row(caller, row));
 	}
@@ -579,7 +608,11 @@ tk_catalog_scout(void)
 		defined = lappend_int(defined, ((TkDefinition *) lfirst(lc))->pipeline_id);
 	}
 	foreach(lc, known)
-		if (!list_member_int(defined, lfirst_int(lc)))
-			publish_gone(lfirst_int(lc));
+	{
+		TkPipelineEntry *entry = (TkPipelineEntry *) lfirst(lc);
+
+		if (entry->catalog != catalog || !list_member_int(defined, entry->pipeline_id))
+			publish_gone(entry->catalog, entry->pipeline_id);
+	}
 	tk_transaction_commit();
 }

@@ -93,13 +93,14 @@ extern void tk_state_load(const TkDefinition *definition, TkState *state);
 /* Makes the state row of a new (or newly adopted) pipeline, with a fresh uuid. */
 extern void tk_state_create(int32 pipeline_id);
 
-extern void tk_state_slot_created(int32 pipeline_id, const char *progress_topic);
+/* False: the row is gone. */
+extern bool tk_state_slot_created(int32 pipeline_id, const char *progress_topic);
 
 /* Kafka may now hold records of these two instances, under these transactional ids. */
 extern void tk_state_instances(int32 pipeline_id, const uint64 instances[2], const char *prefix, int pool_size);
 extern void tk_state_started(int32 pipeline_id);
 extern void tk_state_stop(int32 pipeline_id, XLogRecPtr position);	/* Invalid: it runs */
-extern void tk_state_sticky(int32 pipeline_id, const char *state, const char *reason, const char *hint);
+extern void tk_state_sticky(const TkDefinition *definition, const char *state, const char *reason, const char *hint);
 
 /* A copy of text of the database in UTF-8, which Kafka gets. */
 extern char *tk_to_utf8(const char *text);
@@ -135,6 +136,9 @@ typedef struct TkTableName
 } TkTableName;
 
 extern List *tk_published_tables(const TkDefinition *definition);
+
+/* The OID of kafka.pipeline, which tells one CREATE EXTENSION from the next; Invalid without. */
+extern Oid	tk_catalog_oid(void);
 
 /* Everything a scout does in its database. */
 extern void tk_catalog_scout(void);

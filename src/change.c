@@ -230,7 +230,8 @@ index_columns(const TkRelation *relation, Relation rel, Oid index, int *keys)
 static void
 describe_key(TkRelation *relation, const TkTableSettings *settings)
 {
-	int		   *keys = palloc(Max(relation->ncolumns, INDEX_MAX_KEYS) * sizeof(int));
+	int			capacity = Max(Max(relation->ncolumns, INDEX_MAX_KEYS), settings ? settings->nkeys : 0);
+	int		   *keys = palloc(capacity * sizeof(int));
 	Relation	rel;
 	Oid			index;
 

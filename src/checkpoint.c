@@ -5,7 +5,8 @@
  * One function changes the state, against the table of legal moves, so the
  * order of the protocol (flush before the committable, committable before the
  * Kafka commit, Kafka commit before the slot) can't be left by a slip in
- * pipeline.c: it would fail here.
+ * pipeline.c: it would fail here.  There is no state for failure: it ends the
+ * process, and recovery starts with a new checkpoint.
  */
 #include "checkpoint.h"
 
@@ -23,12 +24,11 @@
 
 static const unsigned legal[TK_CHECKPOINT_STATES] = {
 	[TK_CHECKPOINT_NONE] = BIT(TK_CHECKPOINT_OPEN),
-	[TK_CHECKPOINT_OPEN] = BIT(TK_CHECKPOINT_TRIGGERED) | BIT(TK_CHECKPOINT_FAILED),
-	[TK_CHECKPOINT_TRIGGERED] = BIT(TK_CHECKPOINT_ACKNOWLEDGED) | BIT(TK_CHECKPOINT_FAILED),
-	[TK_CHECKPOINT_ACKNOWLEDGED] = BIT(TK_CHECKPOINT_PREPARED) | BIT(TK_CHECKPOINT_FAILED),
-	[TK_CHECKPOINT_PREPARED] = BIT(TK_CHECKPOINT_COMMITTED) | BIT(TK_CHECKPOINT_FAILED),
-	[TK_CHECKPOINT_COMMITTED] = BIT(TK_CHECKPOINT_NONE),
-	[TK_CHECKPOINT_FAILED] = 0
+	[TK_CHECKPOINT_OPEN] = BIT(TK_CHECKPOINT_TRIGGERED),
+	[TK_CHECKPOINT_TRIGGERED] = BIT(TK_CHECKPOINT_ACKNOWLEDGED),
+	[TK_CHECKPOINT_ACKNOWLEDGED] = BIT(TK_CHECKPOINT_PREPARED),
+	[TK_CHECKPOINT_PREPARED] = BIT(TK_CHECKPOINT_COMMITTED),
+	[TK_CHECKPOINT_COMMITTED] = BIT(TK_CHECKPOINT_NONE)
 };
 
 bool
@@ -55,7 +55,6 @@ tk_checkpoint_move(TkCheckpoint *checkpoint, TkCheckpointState to, int64_t now_u
 			checkpoint->committed_us = now_us;
 			break;
 		case TK_CHECKPOINT_NONE:
-		case TK_CHECKPOINT_FAILED:
 			break;
 	}
 	return true;
@@ -70,8 +69,7 @@ tk_checkpoint_state_name(TkCheckpointState state)
 		[TK_CHECKPOINT_TRIGGERED] = "triggered",
 		[TK_CHECKPOINT_ACKNOWLEDGED] = "acknowledged",
 		[TK_CHECKPOINT_PREPARED] = "prepared",
-		[TK_CHECKPOINT_COMMITTED] = "committed",
-		[TK_CHECKPOINT_FAILED] = "failed"
+		[TK_CHECKPOINT_COMMITTED] = "committed"
 	};
 
 	return names[state];
@@ -97,7 +95,7 @@ tk_checkpoint_due(const TkCheckpoint *checkpoint, const TkCheckpointPolicy *poli
 
 	if (checkpoint->state != TK_CHECKPOINT_OPEN)
 		return false;
-	if (wanted && dry)
+	if (wanted)
 		return true;
 	if (checkpoint->records >= policy->max_records || checkpoint->bytes >= policy->max_bytes)
 		return true;

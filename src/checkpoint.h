@@ -16,11 +16,10 @@ typedef enum TkCheckpointState
 	TK_CHECKPOINT_TRIGGERED,	/* closed at a transaction boundary; being acknowledged */
 	TK_CHECKPOINT_ACKNOWLEDGED, /* the broker has every record */
 	TK_CHECKPOINT_PREPARED,		/* the committable is durable in PostgreSQL */
-	TK_CHECKPOINT_COMMITTED,	/* Kafka said yes; the slot may follow */
-	TK_CHECKPOINT_FAILED		/* only recovery goes on from here */
+	TK_CHECKPOINT_COMMITTED		/* Kafka said yes; the slot may follow */
 } TkCheckpointState;
 
-#define TK_CHECKPOINT_STATES (TK_CHECKPOINT_FAILED + 1)
+#define TK_CHECKPOINT_STATES (TK_CHECKPOINT_COMMITTED + 1)
 
 typedef struct TkCheckpoint
 {

@@ -20,10 +20,10 @@
 #include "committable.h"
 
 void
-tk_committables_load(int32 pipeline_id, XLogRecPtr confirmed, TimeLineID timeline, TkCommittables *result)
+tk_committables_load(int32 pipeline_id, XLogRecPtr confirmed, TkCommittables *result)
 {
 	static TkStatement statement = {
-		"SELECT checkpoint_id, end_lsn, state, timeline, attempt FROM kafka.checkpoint "
+		"SELECT checkpoint_id, end_lsn, state, attempt FROM kafka.checkpoint "
 		"WHERE pipeline_id = $1 ORDER BY checkpoint_id", 1, {INT4OID}, NULL
 	};
 	Datum		key = Int32GetDatum(pipeline_id);
@@ -40,20 +40,14 @@ tk_committables_load(int32 pipeline_id, XLogRecPtr confirmed, TimeLineID timelin
 		int64		id = DatumGetInt64(SPI_getbinval(tuple, desc, 1, &isnull));
 		XLogRecPtr	end_lsn = DatumGetLSN(SPI_getbinval(tuple, desc, 2, &isnull));
 		char	   *state = SPI_getvalue(tuple, desc, 3);
-		TimeLineID	written_on = (TimeLineID) DatumGetInt32(SPI_getbinval(tuple, desc, 4, &isnull));
 
 		last_id = id;
-		last_attempt = DatumGetInt32(SPI_getbinval(tuple, desc, 5, &isnull));
+		last_attempt = DatumGetInt32(SPI_getbinval(tuple, desc, 4, &isnull));
 		if (strcmp(state, "aborted") == 0)
 			continue;
 		result->newest = id;
-		result->newest_end = end_lsn;
-		result->prepared = strcmp(state, "prepared") == 0 && written_on == timeline;
 		if (strcmp(state, "committed") == 0 || end_lsn <= confirmed)
-		{
 			result->committed = id;
-			result->committed_end = end_lsn;
-		}
 	}
 	result->next_attempt = last_id > result->committed ? last_attempt + 1 : 1;
 }

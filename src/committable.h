@@ -20,16 +20,12 @@
 typedef struct TkCommittables
 {
 	int64		newest;			/* id of the newest row that is not aborted; 0 = none */
-	XLogRecPtr	newest_end;
-	bool		prepared;		/* the newest is still prepared, and was written on this timeline */
 	int64		committed;		/* newest row known as committed: marked, or its end is confirmed; 0 = none */
-	XLogRecPtr	committed_end;
 	int			next_attempt;	/* of the checkpoint id after the newest committed one */
 } TkCommittables;
 
 /* confirmed: the slot's position (Invalid if there is no slot). */
-extern void tk_committables_load(int32 pipeline_id, XLogRecPtr confirmed, TimeLineID timeline,
-								 TkCommittables *result);
+extern void tk_committables_load(int32 pipeline_id, XLogRecPtr confirmed, TkCommittables *result);
 
 /* The transactional ids that the rows name: a List of char *. */
 extern List *tk_committable_transactional_ids(int32 pipeline_id);

@@ -13,6 +13,9 @@
  */
 #include "postgres.h"
 
+#include <math.h>
+#include <signal.h>
+
 #include "access/htup_details.h"
 #include "access/table.h"
 #include "access/xact.h"
@@ -307,6 +310,7 @@ check_topics(const TkDefinition *d)
 							 d->name, qualified_name(table->relid))));
 		topic[0] = name;
 		topic[1] = qualified_name(table->relid);
+		tk_check_not_progress_topic(name, psprintf("table %s", topic[1]));
 		topic[2] = entry && entry->settings.topic ? "" : NULL;
 		topics = lappend(topics, topic);
 	}
@@ -416,6 +420,7 @@ publish(const TkDefinition *d, int64 generation, bool wanted, bool gone)
 	TkPublication p = {0};
 
 	p.database = MyDatabaseId;
+	p.catalog = tk_catalog_oid();
 	p.pipeline_id = d->pipeline_id;
 	p.name = d->name;
 	p.owner = d->owner;
@@ -435,6 +440,7 @@ typedef struct EntryView
 	bool		wanted;
 	bool		slot_ready;
 	bool		no_worker;
+	Oid			owner;
 	pid_t		pid;
 	TkPipelineStateKind state;
 	char		reason[TK_REASON_MAX];
@@ -449,7 +455,8 @@ look(TkPipelineEntry *entry, Oid database, int32 pipeline_id, EntryView *s)
 	s->running_process = s->exists && (entry->pid != 0 || entry->launched_at != 0);
 	s->wanted = entry->wanted;
 	s->slot_ready = entry->slot_ready;
-	s->no_worker = tk_shared->no_worker;
+	s->no_worker = entry->no_worker;
+	s->owner = entry->owner;
 	s->pid = entry->pid;
 	s->state = entry->state;
 	strlcpy(s->reason, entry->reason, TK_REASON_MAX);
@@ -457,9 +464,21 @@ look(TkPipelineEntry *entry, Oid database, int32 pipeline_id, EntryView *s)
 	LWLockRelease(tk_shared->lock);
 }
 
+/* Are the pipeline's state and reason this role's business? */
+static bool
+may_see(Oid owner)
+{
+	return has_privs_of_role(GetUserId(), owner) || has_privs_of_role(GetUserId(), ROLE_PG_MONITOR);
+}
+
 static void
 report_sticky(const char *name, const EntryView *s)
 {
+	/* A reason may hold a record's key. */
+	if (!may_see(s->owner))
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("pipeline \"%s\" has stopped (%s)", name, tk_state_name(s->state))));
 	ereport(ERROR,
 			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 			 errmsg("pipeline \"%s\" has stopped (%s): %s", name, tk_state_name(s->state), s->reason),
@@ -505,9 +524,9 @@ slot_is_durable(const TkDefinition *d)
 	Privileged	saved;
 	TkState		state;
 
-	begin_privileged(&saved);
+	tk_begin_privileged(&saved);
 	tk_state_load(d, &state);
-	end_privileged(&saved);
+	tk_end_privileged(&saved);
 	return state.slot_created;
 }
 
@@ -574,11 +593,16 @@ await_start(TkPipelineEntry *entry, const TkDefinition *d)
 	ConditionVariableCancelSleep();
 }
 
-/* Waits until the pipeline has no process. */
+/*
+ * Waits until the pipeline has no process.  One that makes its slot waits for
+ * other transactions and hears nothing: it is cancelled, and an unfinished slot
+ * goes by itself.
+ */
 static void
 await_stop(TkPipelineEntry *entry, int32 pipeline_id)
 {
 	EntryView	s;
+	pid_t		cancelled = 0;
 
 	ConditionVariablePrepareToSleep(&entry->changed);
 	for (;;)
@@ -586,16 +610,14 @@ await_stop(TkPipelineEntry *entry, int32 pipeline_id)
 		look(entry, MyDatabaseId, pipeline_id, &s);
 		if (!s.exists || !s.running_process)
 			break;
+		if (!s.slot_ready && s.pid != 0 && s.pid != cancelled)
+		{
+			cancelled = s.pid;
+			(void) kill(cancelled, SIGINT);
+		}
 		(void) ConditionVariableTimedSleep(&entry->changed, 1000, PG_WAIT_EXTENSION);
 	}
 	ConditionVariableCancelSleep();
-}
-
-/* Commits what a procedure has written so far; the caller's rights are back in force. */
-static void
-commit_request(void)
-{
-	tk_spi_commit();
 }
 
 /*
@@ -603,15 +625,19 @@ commit_request(void)
  * assignment list, constant text.
  */
 static int64
-update_definition(int32 pipeline_id, const char *set)
+update_definition(int32 pipeline_id, const char *set, bool dropping_too)
 {
 	bool		isnull;
 	int			result;
 
 	result = SPI_execute(psprintf("UPDATE kafka.pipeline SET generation = generation + 1, %s "
-								  "WHERE pipeline_id = %d RETURNING generation", set, pipeline_id), false, 0);
+								  "WHERE pipeline_id = %d %s RETURNING generation", set, pipeline_id,
+								  dropping_too ? "" : "AND NOT dropping"), false, 0);
 	if (result != SPI_OK_UPDATE_RETURNING || SPI_processed != 1)
-		elog(ERROR, "the definition of pipeline %d has vanished", pipeline_id);
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_OBJECT),
+				 errmsg("the pipeline is being dropped"),
+				 errhint("CALL kafka.drop_pipeline() again if that did not end.")));
 	return DatumGetInt64(SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, &isnull));
 }
 
@@ -759,6 +785,8 @@ tk_create_pipeline(PG_FUNCTION_ARGS)
 	/* null stands for the default: it isn't stored */
 	raw_options = tk_merge_options(DatumGetJsonbP(DirectFunctionCall1(jsonb_in, CStringGetDatum("{}"))), raw_options);
 	options = tk_parse_pipeline_options(raw_options, psprintf("pipeline \"%s\"", name));
+	if (options->progress_topic != NULL)
+		tk_check_not_progress_topic(options->progress_topic, psprintf("pipeline \"%s\"", name));
 	if (!PG_ARGISNULL(2) && !PG_ARGISNULL(3))
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
@@ -786,7 +814,7 @@ tk_create_pipeline(PG_FUNCTION_ARGS)
 	tk_end_privileged(&saved);
 
 	/* From here on the definition stays, whatever happens. */
-	commit_request();
+	tk_spi_commit();
 	entry = publish(d, d->generation, true, false);
 	if (entry != NULL)
 		await_start(entry, d);
@@ -814,9 +842,9 @@ tk_drop_pipeline(PG_FUNCTION_ARGS)
 
 	/* A crash after this leaves a definition that nobody starts; the same call then ends the work. */
 	tk_begin_privileged(&saved);
-	generation = update_definition(d->pipeline_id, "dropping = true, enabled = false");
+	generation = update_definition(d->pipeline_id, "dropping = true, enabled = false", true);
 	tk_end_privileged(&saved);
-	commit_request();
+	tk_spi_commit();
 
 	entry = publish(d, generation, false, false);
 	if (entry != NULL)
@@ -825,12 +853,13 @@ tk_drop_pipeline(PG_FUNCTION_ARGS)
 	/* The slot goes first: rows without a slot can be dropped again, a slot without rows would keep WAL. */
 	tk_slot_drop(slot);
 	tk_begin_privileged(&saved);
-	drop_publications(d->pipeline_id);
+	if (d->publication == NULL)
+		drop_publications(d->pipeline_id);
 	utility(psprintf("DELETE FROM kafka.checkpoint WHERE pipeline_id = %d", d->pipeline_id));
 	utility(psprintf("DELETE FROM kafka.pipeline_state WHERE pipeline_id = %d", d->pipeline_id));
 	utility(psprintf("DELETE FROM kafka.pipeline WHERE pipeline_id = %d", d->pipeline_id));
 	tk_end_privileged(&saved);
-	commit_request();
+	tk_spi_commit();
 	(void) publish(d, generation, false, true);
 	SPI_finish();
 	PG_RETURN_VOID();
@@ -855,14 +884,44 @@ tk_pause(PG_FUNCTION_ARGS)
 		ereport(NOTICE, (errmsg("pipeline \"%s\" is paused already", name)));
 
 	tk_begin_privileged(&saved);
-	generation = update_definition(d->pipeline_id, "enabled = false");
+	generation = update_definition(d->pipeline_id, "enabled = false", false);
 	tk_end_privileged(&saved);
-	commit_request();
+	tk_spi_commit();
 	entry = publish(d, generation, false, false);
 	if (entry != NULL)
 		await_stop(entry, d->pipeline_id);
 	SPI_finish();
 	PG_RETURN_VOID();
+}
+
+/*
+ * A definition that was restored or cloned becomes a pipeline of this
+ * database.  OIDs in it may be those of another one: names count.
+ */
+static TkDefinition *
+adopt_definition(const TkDefinition *d)
+{
+	static TkStatement statement = {
+		"UPDATE kafka.pipeline SET server_oid = $2, publication_oid = $3 WHERE pipeline_id = $1",
+		3, {INT4OID, OIDOID, OIDOID}, NULL
+	};
+	Oid			server = check_kafka_server(d->server_name);
+	Oid			publication = d->publication ? get_publication_oid(d->publication, false) : InvalidOid;
+	Privileged	saved;
+	Datum		values[3];
+	TkDefinition *adopted;
+
+	if (OidIsValid(publication) && !tk_owns_publication(publication, GetUserId()))
+		aclcheck_error(ACLCHECK_NOT_OWNER, OBJECT_PUBLICATION, d->publication);
+	tk_begin_privileged(&saved);
+	values[0] = Int32GetDatum(d->pipeline_id);
+	values[1] = ObjectIdGetDatum(server);
+	values[2] = ObjectIdGetDatum(publication);
+	tk_execute(&statement, values, NULL, false);
+	tk_state_create(d->pipeline_id);
+	adopted = tk_definition_by_id(d->pipeline_id);
+	tk_end_privileged(&saved);
+	return adopted;
 }
 
 /* SQL: CALL kafka.resume(pipeline) */
@@ -882,19 +941,15 @@ tk_resume(PG_FUNCTION_ARGS)
 	SPI_connect_ext(SPI_OPT_NONATOMIC);
 	name = required_name(fcinfo, 0, "pipeline");
 	d = owned_definition(name);
-	if (d->dropping)
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("pipeline \"%s\" is being dropped", name),
-				 errhint("CALL kafka.drop_pipeline() again to end that.")));
 
+	/* The update locks the row: of two that resume a clone, one makes the state. */
 	tk_begin_privileged(&saved);
+	generation = update_definition(d->pipeline_id, "enabled = true, resumes = resumes + 1", false);
 	tk_state_load(d, &state);
-	if (!state.exists)
-		tk_state_create(d->pipeline_id);
-	generation = update_definition(d->pipeline_id, "enabled = true, resumes = resumes + 1");
 	tk_end_privileged(&saved);
-	commit_request();
+	if (!state.exists)
+		d = adopt_definition(d);
+	tk_spi_commit();
 	entry = publish(d, generation, true, false);
 	if (entry != NULL)
 		await_start(entry, d);
@@ -1007,6 +1062,12 @@ check_key(const TkDefinition *d, Oid relid, List *keys, int operations)
 		char	   *name = (char *) lfirst(lc);
 		AttrNumber	attnum = get_attnum(relid, name);
 
+		for (ListCell *before = list_head(keys); before != lc; before = lnext(keys, before))
+			if (strcmp(name, (char *) lfirst(before)) == 0)
+				ereport(ERROR,
+						(errcode(ERRCODE_DUPLICATE_COLUMN),
+						 errmsg("column \"%s\" is named twice in the key of table %s", name, qualified_name(relid))));
+
 		if (attnum <= 0)
 			ereport(ERROR,
 					(errcode(ERRCODE_UNDEFINED_COLUMN),
@@ -1092,7 +1153,7 @@ tk_set_table(PG_FUNCTION_ARGS)
 		check_replica_identity(name, relid, operations);
 	values[2] = JsonbPGetDatum(stored);
 	tk_execute(&store, values, NULL, false);
-	(void) update_definition(d->pipeline_id, "enabled = enabled");
+	(void) update_definition(d->pipeline_id, "enabled = enabled", false);
 	if (d->publication == NULL)
 		arrange_publications(d, options->operations);
 	check_topics(d);
@@ -1106,10 +1167,10 @@ tk_set_table(PG_FUNCTION_ARGS)
 static int64
 timeout_ms(const Interval *interval)
 {
-	int64		us = interval->time + (int64) interval->day * USECS_PER_DAY +
-	(int64) interval->month * DAYS_PER_MONTH * USECS_PER_DAY;
+	double		ms = interval->time / 1000.0 + (interval->day + (double) interval->month * DAYS_PER_MONTH) * SECS_PER_DAY * 1000;
 
-	return us < 0 ? 0 : (us + 999) / 1000;
+	/* A year is for ever here, and can be added to a timestamp. */
+	return (int64) Max(0, Min(ceil(ms), 365.0 * SECS_PER_DAY * 1000));
 }
 
 /* All that has committed on this server, this session's last commit included, is flushed up to here. */
@@ -1159,7 +1220,7 @@ await_covered(TkPipelineEntry *entry, int32 pipeline_id, const char *name, XLogR
 			ereport(ERROR,
 					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 					 errmsg("pipeline \"%s\" does not run", name),
-					 s.reason[0] ? errdetail("%s", s.reason) : errdetail("It is paused."),
+					 s.reason[0] && may_see(s.owner) ? errdetail("%s", s.reason) : errdetail("It is paused."),
 					 errhint("CALL kafka.resume('%s').", name)));
 		if (give_up != 0)
 		{
@@ -1296,7 +1357,7 @@ tk_live(PG_FUNCTION_ARGS)
 		LWLockRelease(tk_shared->lock);
 		if (!copy.in_use || copy.gone || copy.database != MyDatabaseId)
 			continue;
-		if (!has_privs_of_role(GetUserId(), copy.owner) && !has_privs_of_role(GetUserId(), ROLE_PG_MONITOR))
+		if (!may_see(copy.owner))
 			continue;
 
 		values[n++] = Int32GetDatum(copy.pipeline_id);

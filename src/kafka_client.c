@@ -43,7 +43,7 @@ static int	log_first;
 static int	log_count;
 static long log_lost;
 
-static long threads_left;		/* atomic: closing threads that were given up */
+static long handles_left;		/* atomic: handles whose threads may still run */
 
 
 /*
@@ -383,6 +383,7 @@ tk_client_open(TkClient *client, rd_kafka_type_t type, rd_kafka_conf_t *conf, co
 				TK_CAUSE_OUT_OF_MEMORY : TK_CAUSE_CONFIGURATION, code, "%s", why);
 		return false;
 	}
+	__atomic_fetch_add(&handles_left, 1, __ATOMIC_SEQ_CST);
 	rd_kafka_set_log_queue(client->rk, NULL);
 
 	/* Fetching a token is an HTTP request without a bound: not in our thread.  An error means no such mechanism. */
@@ -434,6 +435,7 @@ close_handle(void *arg)
 		rd_kafka_purge(closer->rk,
 					   RD_KAFKA_PURGE_F_QUEUE | RD_KAFKA_PURGE_F_INFLIGHT | RD_KAFKA_PURGE_F_NON_BLOCKING);
 	rd_kafka_destroy_flags(closer->rk, RD_KAFKA_DESTROY_F_NO_CONSUMER_CLOSE);
+	__atomic_fetch_sub(&handles_left, 1, __ATOMIC_SEQ_CST);
 
 	pthread_mutex_lock(&closer->mutex);
 	closer->done = true;
@@ -442,10 +444,7 @@ close_handle(void *arg)
 	pthread_mutex_unlock(&closer->mutex);
 
 	if (given_up)
-	{
 		free_closer(closer);
-		__atomic_fetch_sub(&threads_left, 1, __ATOMIC_SEQ_CST);
-	}
 	return NULL;
 }
 
@@ -460,7 +459,6 @@ tk_client_close(TkClient *client, bool abort, int timeout_ms)
 {
 	Closer	   *closer;
 	pthread_t	thread;
-	pthread_attr_t attributes;
 	pthread_condattr_t clock;
 	sigset_t	all,
 				before;
@@ -472,10 +470,7 @@ tk_client_close(TkClient *client, bool abort, int timeout_ms)
 		return true;
 	closer = calloc(1, sizeof(Closer));
 	if (closer == NULL)
-	{
-		__atomic_fetch_add(&threads_left, 1, __ATOMIC_SEQ_CST);
 		return false;
-	}
 	closer->rk = client->rk;
 	closer->abort_ms = abort ? timeout_ms : 0;
 	client->rk = NULL;
@@ -495,17 +490,13 @@ tk_client_close(TkClient *client, bool abort, int timeout_ms)
 	}
 
 	/* The thread inherits the mask: the server's signal handlers must run in the main thread only. */
-	pthread_attr_init(&attributes);
-	pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
-	failed = pthread_create(&thread, &attributes, close_handle, closer);
+	failed = pthread_create(&thread, NULL, close_handle, closer);
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
-	pthread_attr_destroy(&attributes);
 	if (failed)
 	{
 		free_closer(closer);
-		__atomic_fetch_add(&threads_left, 1, __ATOMIC_SEQ_CST);
 		return false;
 	}
 
@@ -514,21 +505,23 @@ tk_client_close(TkClient *client, bool abort, int timeout_ms)
 		if (pthread_cond_timedwait(&closer->finished, &closer->mutex, &until) != 0)
 			break;
 	done = closer->done;
-	if (!done)
-	{
-		closer->given_up = true;
-		__atomic_fetch_add(&threads_left, 1, __ATOMIC_SEQ_CST);
-	}
+	closer->given_up = !done;
 	pthread_mutex_unlock(&closer->mutex);
 	if (done)
+	{
+		/* It is at its end; what it still runs must not run beside the exit handlers. */
+		pthread_join(thread, NULL);
 		free_closer(closer);
+	}
+	else
+		pthread_detach(thread);
 	return done;
 }
 
 bool
 tk_kafka_threads_left(void)
 {
-	return __atomic_load_n(&threads_left, __ATOMIC_SEQ_CST) > 0;
+	return __atomic_load_n(&handles_left, __ATOMIC_SEQ_CST) > 0;
 }
 
 /*

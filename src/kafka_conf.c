@@ -68,8 +68,6 @@ static const Property properties[] = {
 	SERVER("reconnect.backoff.jitter.ms"),
 	SERVER("reconnect.backoff.ms"),
 	SERVER("reconnect.backoff.max.ms"),
-	SERVER("retry.backoff.ms"),
-	SERVER("retry.backoff.max.ms"),
 	SERVER("log.connection.close"),
 	SERVER("api.version.request.timeout.ms"),
 	SERVER("enable.metrics.push"),
@@ -154,6 +152,8 @@ static const Property properties[] = {
 
 	/* exactly once, in order */
 	RESERVED("transactional.id"),
+	RESERVED("retry.backoff.ms"),	/* a repeated EndTxn must not come sooner than pipeline.c thinks */
+	RESERVED("retry.backoff.max.ms"),
 	RESERVED("transaction.timeout.ms"),
 	RESERVED("enable.idempotence"),
 	RESERVED("enable.gapless.guarantee"),

@@ -166,6 +166,7 @@ tk_producer_create(const TkKafkaConf *user, const char *transactional_id, int tr
 		!tk_conf_set_int(conf, "message.timeout.ms", transaction_timeout_ms, error) ||
 		!tk_conf_set(conf, "enable.idempotence", "true", error) ||
 		!tk_conf_set(conf, "acks", "all", error) ||
+		!tk_conf_set(conf, "retry.backoff.ms", "100", error) ||
 		!tk_conf_set(conf, "partitioner", "murmur2_random", error))
 	{
 		rd_kafka_conf_destroy(conf);
@@ -206,8 +207,6 @@ call_until(TkProducer *p, rd_kafka_error_t *(*call) (rd_kafka_t *rk, int timeout
 		rd_kafka_error_t *result;
 		TkKafkaStatus status;
 
-		if (wait->interrupted && wait->interrupted())
-			return tk_gave_up(&p->client, &deadline, what, error);
 		result = call(p->client.rk, tk_slice(&deadline, TK_SLICE_MS));
 		rd_kafka_poll(p->client.rk, 0);
 		if (result == NULL)

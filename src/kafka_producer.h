@@ -67,9 +67,11 @@ extern TkKafkaStatus tk_producer_abort(TkProducer *p, const TkKafkaWait *wait, T
  * Destroys the handle; abort_open: after aborting its open transaction, so that
  * it doesn't hold consumers up until it times out.  Waits at most timeout_ms,
  * whatever hangs; false if librdkafka's threads still run: the memory is then
- * leaked and the process must leave by _exit (tk_kafka_threads_left tells).
+ * leaked.
  */
 extern bool tk_producer_destroy(TkProducer *p, bool abort_open, int timeout_ms);
+
+/* Is there a handle that is not destroyed?  The process must then leave by _exit: exit handlers would run beside it. */
 extern bool tk_kafka_threads_left(void);
 
 extern const char *tk_producer_transactional_id(const TkProducer *p);

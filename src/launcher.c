@@ -37,6 +37,7 @@
 #include "tcop/tcopprot.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
+#include "utils/syscache.h"
 #include "utils/timestamp.h"
 #include "utils/wait_event.h"
 
@@ -57,7 +58,9 @@ PGDLLEXPORT void tk_scout_main(Datum arg);
 /* The launcher's own: databases still to be scouted, and the scout that runs. */
 static List *to_scout = NIL;
 static BackgroundWorkerHandle *scout = NULL;
+static Oid	scout_database = InvalidOid;	/* where that one is */
 static TimestampTz scout_retry_at = 0;
+static bool no_worker_logged = false;
 
 void
 tk_launcher_init(void)
@@ -94,12 +97,12 @@ start_process(const char *name, const char *type, const char *function, Datum ar
 	worker.bgw_notify_pid = MyProcPid;
 	started = RegisterDynamicBackgroundWorker(&worker, handle);
 
-	if (!started && !tk_shared->no_worker)
+	if (!started && !no_worker_logged)
 		ereport(WARNING,
 				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
 				 errmsg("no free background worker slot for %s", name),
 				 errhint("Raise max_worker_processes and restart the server.")));
-	tk_shared->no_worker = !started;
+	no_worker_logged = !started;
 	return started;
 }
 
@@ -156,6 +159,19 @@ scout_all_databases(void)
 	list_free(with_slot);
 }
 
+static bool
+database_exists(Oid database)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	bool		exists;
+
+	StartTransactionCommand();
+	exists = SearchSysCacheExists1(DATABASEOID, ObjectIdGetDatum(database));
+	CommitTransactionCommand();
+	MemoryContextSwitchTo(caller);
+	return exists;
+}
+
 /* Takes over what others asked for. */
 static void
 collect_requests(void)
@@ -187,10 +203,19 @@ send_scout(TimestampTz now)
 			return;
 		pfree(scout);
 		scout = NULL;
+
+		/* One that failed proves nothing: once more, after the others. */
+		if (tk_shared->scouted != scout_database && database_exists(scout_database))
+		{
+			to_scout = list_append_unique_oid(to_scout, scout_database);
+			scout_retry_at = TimestampTzPlusMilliseconds(now, BACKOFF_FIRST_MS);
+		}
 	}
 	if (to_scout == NIL || now < scout_retry_at)
 		return;
 	database = linitial_oid(to_scout);
+	scout_database = database;
+	tk_shared->scouted = InvalidOid;
 	if (start_process("transactional_kafka scout", "transactional_kafka scout", "tk_scout_main",
 					  ObjectIdGetDatum(database), extra, &scout))
 		to_scout = list_delete_first(to_scout);
@@ -230,7 +255,10 @@ tend_pipeline(int index, TimestampTz now, BackgroundWorkerHandle **handle)
 		else
 			lost = now >= TimestampTzPlusMilliseconds(entry->launched_at, LAUNCH_LIMIT_MS);
 		if (lost)
+		{
 			entry->launched_at = 0;
+			entry->failures++;
+		}
 		else
 			delay = BACKOFF_FIRST_MS;
 	}
@@ -245,6 +273,7 @@ tend_pipeline(int index, TimestampTz now, BackgroundWorkerHandle **handle)
 			if (now >= entry->retry_at)
 			{
 				start = true;
+				entry->no_worker = false;
 				entry->launched_at = now;
 				entry->retry_at = 0;
 			}
@@ -267,6 +296,7 @@ tend_pipeline(int index, TimestampTz now, BackgroundWorkerHandle **handle)
 
 	LWLockAcquire(tk_shared->lock, LW_EXCLUSIVE);
 	entry->launched_at = 0;
+	entry->no_worker = true;
 	entry->failures++;
 	LWLockRelease(tk_shared->lock);
 	tk_set_state(entry, TK_STATE_RETRYING, "no free background worker slot",
@@ -331,6 +361,11 @@ tk_scout_main(Datum arg)
 	pqsignal(SIGTERM, die);
 	BackgroundWorkerUnblockSignals();
 	BackgroundWorkerInitializeConnectionByOid(DatumGetObjectId(arg), InvalidOid, 0);
+
+	/* Somebody who holds a lock there must not keep the other databases waiting. */
+	SetConfigOption("lock_timeout", "2s", PGC_SUSET, PGC_S_OVERRIDE);
+	SetConfigOption("search_path", "pg_catalog", PGC_SUSET, PGC_S_OVERRIDE);
 	tk_catalog_scout();
+	tk_shared->scouted = MyDatabaseId;
 	proc_exit(0);
 }

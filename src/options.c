@@ -40,7 +40,6 @@ typedef enum OptionKind
 	OPTION_INT,
 	OPTION_DURATION,			/* int, ms */
 	OPTION_SIZE,				/* int64, bytes */
-	OPTION_STRING,				/* char * */
 	OPTION_TOPIC,				/* char *, a legal topic name */
 	OPTION_PREFIX,				/* char *, [a-zA-Z0-9._-]+ */
 	OPTION_ENVELOPE,
@@ -298,11 +297,6 @@ parse_value(const OptionSpec *spec, const JsonbValue *value, char *target, const
 				*(int64 *) field = bytes;
 				return;
 			}
-		case OPTION_STRING:
-			if (text == NULL || value->type != jbvString)
-				bad_value(what, spec, text, "a string");
-			*(char **) field = text;
-			return;
 		case OPTION_TOPIC:
 			{
 				const char *problem = NULL;

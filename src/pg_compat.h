@@ -62,6 +62,7 @@ tk_slot_create_ephemeral(const char *name)
 #endif
 }
 
+/* ERROR (object in use) if another process has it. */
 static inline void
 tk_slot_acquire(const char *name)
 {

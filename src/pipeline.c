@@ -59,8 +59,8 @@ PGDLLEXPORT void tk_pipeline_main(Datum arg);
 /* … and at the process's end, for an abort and for librdkafka's threads. */
 #define EXIT_PATIENCE_MS 700
 
-/* A commit slower than this may have an EndTxn on its way twice: see commit_kafka(). */
-#define SLOW_COMMIT_US INT64CONST(5000000)
+/* A commit slower than this may have an EndTxn on its way twice: librdkafka repeats one after 100 ms (less 20 %). */
+#define SLOW_COMMIT_US INT64CONST(75000)
 
 /* An idle pipeline marks its last row so long after the commit. */
 #define MARK_AFTER_US INT64CONST(1000000)
@@ -75,6 +75,7 @@ PGDLLEXPORT void tk_pipeline_main(Datum arg);
 TkPipeline	tk_pipeline;
 
 static bool orderly_exit = false;
+static int64 attached_generation;
 static int64 running_since_us;
 
 /* The fork points of this server's timeline history. */
@@ -96,6 +97,7 @@ pin_setting(const char *name, const char *value)
 static void
 pin_settings(void)
 {
+	StartTransactionCommand();	/* client_encoding looks the conversion up */
 	pin_setting("search_path", "pg_catalog");
 	pin_setting("datestyle", "ISO, YMD");
 	pin_setting("intervalstyle", "iso_8601");
@@ -117,6 +119,7 @@ pin_settings(void)
 	pin_setting("statement_timeout", "0");
 	pin_setting("lock_timeout", "0");
 	pin_setting("idle_in_transaction_session_timeout", "0");
+	CommitTransactionCommand();
 }
 
 /* "<prefix>.<pipeline>.<first 8 hex digits of the uuid>.progress" */
@@ -187,6 +190,11 @@ load_pipeline(void)
 		tk_stop_sticky(TK_STATE_FAILED, "Drop the pipeline and create it anew.",
 					   "server \"%s\" was dropped", p->definition->server_name);
 	check_publications();
+	if (p->state.progress_topic == NULL)
+		tk_check_not_progress_topic(p->progress_topic, psprintf("pipeline \"%s\"", p->definition->name));
+	LWLockAcquire(tk_shared->lock, LW_EXCLUSIVE);
+	strlcpy(p->entry->progress_topic, p->progress_topic, sizeof(p->entry->progress_topic));
+	LWLockRelease(tk_shared->lock);
 	p->publications = tk_publication_list(p->definition);
 	tk_produce_load_keys(p->context);
 	tk_transaction_commit();
@@ -254,7 +262,8 @@ acquire_slot(void)
 		confirmed = tk_slot_create(p->slot_name);
 		TK_FAILPOINT(AFTER_SLOT_CREATE);
 		tk_transaction_begin();
-		tk_state_slot_created(p->definition->pipeline_id, p->progress_topic);
+		if (!tk_state_slot_created(p->definition->pipeline_id, p->progress_topic))
+			tk_slot_discard(p->slot_name);	/* the pipeline was dropped meanwhile */
 		tk_transaction_commit();
 		MemoryContextSwitchTo(p->context);
 		p->state.slot_created = true;
@@ -268,11 +277,11 @@ acquire_slot(void)
 			case TK_SLOT_FOREIGN:
 				return "its replication slot is not one of this database with plugin pgoutput";
 			case TK_SLOT_LOST:
-				return "its replication slot was invalidated: the WAL it needs was removed (max_slot_wal_keep_size)";
+				return "its replication slot was invalidated: the WAL that it needs may be gone (see max_slot_wal_keep_size)";
 			case TK_SLOT_GOOD:
 				break;
 		}
-		tk_slot_acquire_mine(p->slot_name);
+		tk_slot_acquire(p->slot_name);
 		if (!XLogRecPtrIsInvalid(p->state.stop_lsn) && tk_slot_confirmed() > p->state.stop_lsn)
 			return psprintf("its replication slot stands at %X/%X, beyond the %X/%X where the pipeline stopped: somebody has advanced it or made it anew",
 							LSN_FORMAT_ARGS(tk_slot_confirmed()), LSN_FORMAT_ARGS(p->state.stop_lsn));
@@ -352,6 +361,10 @@ read_progress(TkProgress *progress)
 		status = tk_progress_read(p->reader, &tk_kafka_slice, progress, &found, &error);
 		if (status != TK_KAFKA_OK && error.cause == TK_CAUSE_NO_TOPIC)
 			return NULL;
+		if (status == TK_KAFKA_FATAL && error.cause == TK_CAUSE_OTHER)
+			tk_stop_sticky(TK_STATE_DIVERGED,
+						   "Find out who wrote to the progress topic; CALL kafka.resume() checks again.",
+						   "%s", error.message);
 		if (!tk_kafka_again(status, &error, deadline, "reading the progress topic"))
 			break;
 	}
@@ -406,7 +419,7 @@ remember(TkRemembered *mine, TkCommittables *rows)
 
 	if (tk_slot_state(p->slot_name, &confirmed) != TK_SLOT_GOOD)
 		confirmed = InvalidXLogRecPtr;
-	tk_committables_load(p->definition->pipeline_id, confirmed, p->timeline, rows);
+	tk_committables_load(p->definition->pipeline_id, confirmed, rows);
 
 	memset(mine, 0, sizeof(TkRemembered));
 	strlcpy(mine->uuid, p->state.uuid, sizeof(mine->uuid));
@@ -416,7 +429,6 @@ remember(TkRemembered *mine, TkCommittables *rows)
 	mine->instances[0] = p->state.instances[0];
 	mine->instances[1] = p->state.instances[1];
 	mine->newest = rows->newest;
-	mine->prepared = rows->prepared;
 	mine->committed = rows->committed;
 	mine->timeline = p->timeline;
 	mine->nforks = nforks;
@@ -587,8 +599,6 @@ append_progress(int64 checkpoint_id, bool start)
 	TkProgress	progress;
 	char		value[1024];
 	size_t		len;
-	TkKafkaStatus status;
-	TkKafkaError error;
 
 	memset(&progress, 0, sizeof(progress));
 	strlcpy(progress.uuid, p->state.uuid, sizeof(progress.uuid));
@@ -603,19 +613,10 @@ append_progress(int64 checkpoint_id, bool start)
 	progress.start = start;
 	len = tk_progress_format(&progress, value, sizeof(value));
 
-	for (;;)
-	{
-		status = tk_producer_send(producer, p->progress_topics[p->current], 0,
-								  TK_PROGRESS_KEY, strlen(TK_PROGRESS_KEY), value, len, NULL, 0, &error);
-		if (status == TK_KAFKA_OK)
-			return;
-		if (status != TK_KAFKA_RETRY)
-			tk_kafka_failed("appending the progress record", &error);
-		tk_producer_poll(producer, 10);
-		CHECK_FOR_INTERRUPTS();
-		if (tk_producer_health(producer, &error) != TK_KAFKA_OK)
-			tk_kafka_failed("sending records", &error);
-	}
+	if (len == 0)
+		elog(ERROR, "the progress record of pipeline \"%s\" can't be written", p->definition->name);
+	tk_append_record(producer, p->progress_topics[p->current], 0,
+					 TK_PROGRESS_KEY, strlen(TK_PROGRESS_KEY), value, len, NULL, 0);
 }
 
 /* Waits until the broker has every record of the current transaction. */
@@ -706,8 +707,13 @@ recover(void)
 	 * range produced again: slower, and as right.
 	 */
 	if (lost != NULL)
+	{
+		LWLockAcquire(tk_shared->lock, LW_EXCLUSIVE);
+		p->entry->slot_ready = false;	/* produce() would write for nobody */
+		LWLockRelease(tk_shared->lock);
 		tk_stop_sticky(TK_STATE_SLOT_LOST, "Transactions may be missing in Kafka. Drop the pipeline and create it anew.",
 					   "%s", lost);
+	}
 	fence_transactional_ids();	/* 3 */
 	decide();					/* 4 */
 	tk_stream_init();
@@ -849,11 +855,13 @@ settle_idle(void)
 		mark_committed();
 }
 
-/* Does somebody wait in kafka.checkpoint()? */
+/* Does somebody wait in kafka.checkpoint() for what has been read up to here? */
 static bool
-checkpoint_wanted(void)
+checkpoint_wanted(XLogRecPtr position)
 {
-	return pg_atomic_read_u64(&tk_pipeline.entry->wanted_lsn) > pg_atomic_read_u64(&tk_pipeline.entry->covered_lsn);
+	XLogRecPtr	wanted = pg_atomic_read_u64(&tk_pipeline.entry->wanted_lsn);
+
+	return wanted > pg_atomic_read_u64(&tk_pipeline.entry->covered_lsn) && position >= wanted;
 }
 
 /*
@@ -871,7 +879,8 @@ read_until_dry(XLogRecPtr limit)
 		if (p->boundary)
 		{
 			p->boundary = false;
-			if (tk_checkpoint_due(&p->checkpoint, &p->policy, p->last_triggered_us, tk_now_us(), false, false))
+			if (tk_checkpoint_due(&p->checkpoint, &p->policy, p->last_triggered_us, tk_now_us(), false,
+								  checkpoint_wanted(tk_wal_position())))
 				run_checkpoint(tk_wal_position());
 		}
 		if (InterruptPending || ConfigReloadPending || tk_stop_wanted())
@@ -952,7 +961,7 @@ run(void)
 		if (dry || stop)
 		{
 			if (tk_checkpoint_due(&p->checkpoint, &p->policy, p->last_triggered_us, tk_now_us(), true,
-								  stop || checkpoint_wanted()))
+								  stop || checkpoint_wanted(limit)))
 				run_checkpoint(dry ? Max(limit, tk_wal_position()) : tk_wal_position());
 			settle_idle();
 		}
@@ -1005,6 +1014,9 @@ pipeline_exit(int code, Datum arg)
 			(void) tk_producer_destroy(p->producers[i], abort_open, EXIT_PATIENCE_MS);
 	}
 
+	/* Free before the launcher hears of it. */
+	tk_slot_release();
+
 	LWLockAcquire(tk_shared->lock, LW_EXCLUSIVE);
 	entry->pid = 0;
 	entry->latch = NULL;
@@ -1013,8 +1025,16 @@ pipeline_exit(int code, Datum arg)
 		entry->failures++;
 	if (!tk_state_is_sticky(entry->state) && entry->state != TK_STATE_RETRYING)
 	{
-		entry->state = entry->wanted ? TK_STATE_STARTING : TK_STATE_STOPPED;
 		entry->since = GetCurrentTimestamp();
+		if (!entry->wanted)
+			entry->state = TK_STATE_STOPPED;
+		else if (orderly_exit)
+			entry->state = TK_STATE_STARTING;
+		else
+		{
+			entry->state = TK_STATE_RETRYING;
+			strlcpy(entry->reason, "its process was ended; see the server's log", TK_REASON_MAX);
+		}
 	}
 	LWLockRelease(tk_shared->lock);
 	ConditionVariableBroadcast(&entry->changed);
@@ -1045,6 +1065,7 @@ attach(int index)
 	mine = entry->in_use && entry->pid == 0 && entry->database == (Oid) ids[0] && entry->pipeline_id == ids[1];
 	if (mine)
 	{
+		attached_generation = entry->generation;
 		entry->pid = MyProcPid;
 		entry->latch = &MyProc->procLatch;
 		entry->state = TK_STATE_STARTING;
@@ -1062,8 +1083,15 @@ static void
 store_sticky(TkPipelineStateKind state, const char *reason, const char *hint)
 {
 	tk_transaction_begin();
-	tk_state_sticky(tk_pipeline.entry->pipeline_id, tk_state_name(state), reason, hint);
+	tk_state_sticky(tk_pipeline.definition, tk_state_name(state), reason, hint);
 	tk_transaction_commit();
+}
+
+/* Errors that come again as long as nobody changes something. */
+static bool
+heals(int sqlerrcode)
+{
+	return sqlerrcode != ERRCODE_UNDEFINED_COLUMN && sqlerrcode != ERRCODE_PROGRAM_LIMIT_EXCEEDED;
 }
 
 /* The start has failed, or the run has: tell the log, the registry and, if it is sticky, the catalog. */
@@ -1079,9 +1107,19 @@ handle_error(void)
 	HOLD_INTERRUPTS();
 	MemoryContextSwitchTo(p->context);
 	error = CopyErrorData();
+
+	/* Cancelled while it waited, by a procedure that wants it to stop. */
+	if (error->sqlerrcode == ERRCODE_QUERY_CANCELED && p->definition != NULL && tk_stop_wanted())
+		tk_stopping = true;
 	if (!tk_stopping)
 		EmitErrorReport();
 	FlushErrorState();
+	if (sticky == TK_STATE_STOPPED && !heals(error->sqlerrcode))
+	{
+		sticky = TK_STATE_FAILED;
+		reason = error->message;
+		hint = error->hint ? error->hint : "CALL kafka.resume() tries again.";
+	}
 	AbortOutOfAnyTransaction();
 	MemoryContextSwitchTo(p->context);
 	RESUME_INTERRUPTS();
@@ -1112,7 +1150,8 @@ static void
 withdraw(void)
 {
 	LWLockAcquire(tk_shared->lock, LW_EXCLUSIVE);
-	tk_pipeline.entry->wanted = false;
+	if (tk_pipeline.entry->generation == attached_generation)
+		tk_pipeline.entry->wanted = false;
 	LWLockRelease(tk_shared->lock);
 	tk_request_scout(MyDatabaseId);
 	orderly_exit = true;
@@ -1131,13 +1170,14 @@ tk_pipeline_main(Datum arg)
 		proc_exit(0);
 	before_shmem_exit(pipeline_exit, 0);
 	BackgroundWorkerInitializeConnectionByOid(tk_pipeline.entry->database, InvalidOid, 0);
-	pin_settings();
 	tk_pipeline.context = AllocSetContextCreate(TopMemoryContext, "transactional_kafka pipeline",
 												ALLOCSET_DEFAULT_SIZES);
 	MemoryContextSwitchTo(tk_pipeline.context);
 
 	PG_TRY();
 	{
+		pin_settings();
+		MemoryContextSwitchTo(tk_pipeline.context);
 		if (load_pipeline())
 		{
 			recover();

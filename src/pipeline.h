@@ -89,6 +89,14 @@ extern void tk_kafka_failed(const char *doing, const TkKafkaError *error) pg_att
 extern bool tk_kafka_again(TkKafkaStatus status, const TkKafkaError *error, int64 deadline_us, const char *doing);
 extern const TkKafkaWait tk_kafka_slice;
 
+/*
+ * Appends a record to the open Kafka transaction; waits while the producer's
+ * queue is full.  Bytes are copied.
+ */
+extern void tk_append_record(TkProducer *producer, TkProducerTopic *topic, int32_t partition,
+							 const void *key, size_t key_len, const void *value, size_t value_len,
+							 const TkRecordHeader *headers, int nheaders);
+
 /* Somebody wants this process to end or to start anew (pause, drop, a changed definition). */
 extern bool tk_stop_wanted(void);
 

@@ -384,6 +384,7 @@ tk_produce(PG_FUNCTION_ARGS)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_NAME),
 				 errmsg("invalid topic \"%s\": %s", topic, problem)));
+	tk_check_not_progress_topic(topic, "produce()");
 	message.pipeline_id = choose_pipeline(PG_ARGISNULL(5) ? NULL : NameStr(*PG_GETARG_NAME(5)));
 	message.topic = utf8_bytes(topic, strlen(topic));
 	message.value = argument_bytes(fcinfo, 1);

@@ -22,7 +22,6 @@ typedef struct TkRemembered
 	uint64_t	instances[2];	/* the two that may stand in Kafka; 0 = none */
 
 	int64_t		newest;			/* id of the newest checkpoint row; 0 = none */
-	bool		prepared;		/* there is a row that is prepared, on this timeline: it is the newest */
 	int64_t		committed;		/* id of the newest row known to be committed; 0 = none */
 
 	uint32_t	timeline;		/* of this server, now */

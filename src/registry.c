@@ -59,6 +59,27 @@ request_shared_memory(void)
 	RequestNamedLWLockTranche(TRANCHE_NAME, 1);
 }
 
+/*
+ * What others may use without the lock is initialized once and for all: a
+ * process can still be on the condition variable of the entry's last owner.
+ */
+static void
+init_entry(TkPipelineEntry *entry)
+{
+	pg_atomic_init_u32(&entry->waiting, 0);
+	pg_atomic_init_u64(&entry->wanted_lsn, 0);
+	pg_atomic_init_u64(&entry->read_lsn, 0);
+	pg_atomic_init_u64(&entry->covered_lsn, 0);
+	pg_atomic_init_u64(&entry->confirmed_lsn, 0);
+	pg_atomic_init_u64(&entry->checkpoint_id, 0);
+	pg_atomic_init_u64(&entry->checkpoints, 0);
+	pg_atomic_init_u64(&entry->transactions, 0);
+	pg_atomic_init_u64(&entry->records, 0);
+	pg_atomic_init_u64(&entry->bytes, 0);
+	pg_atomic_init_u64(&entry->rejected, 0);
+	ConditionVariableInit(&entry->changed);
+}
+
 static void
 init_shared_memory(void)
 {
@@ -75,6 +96,8 @@ init_shared_memory(void)
 		tk_shared->lock = &GetNamedLWLockTranche(TRANCHE_NAME)->lock;
 		pg_atomic_init_u32(&tk_shared->nwaiting, 0);
 		tk_shared->nentries = max_pipelines;
+		for (int i = 0; i < max_pipelines; i++)
+			init_entry(&tk_shared->entries[i]);
 	}
 	LWLockRelease(AddinShmemInitLock);
 }
@@ -172,45 +195,62 @@ tk_require_preloaded(void)
 }
 
 TkPipelineEntry *
-tk_registry_find(Oid database, int32 pipeline_id)
+tk_registry_find(Oid database, Oid catalog, int32 pipeline_id)
 {
 	for (int i = 0; i < tk_shared->nentries; i++)
 	{
 		TkPipelineEntry *entry = &tk_shared->entries[i];
 
-		if (entry->in_use && entry->database == database && entry->pipeline_id == pipeline_id)
+		if (entry->in_use && entry->database == database && entry->catalog == catalog &&
+			entry->pipeline_id == pipeline_id)
 			return entry;
 	}
 	return NULL;
+}
+
+/* Pipelines of this database whose extension was dropped: they go. */
+static void
+dismiss_strangers(Oid database, Oid catalog)
+{
+	for (int i = 0; i < tk_shared->nentries; i++)
+	{
+		TkPipelineEntry *entry = &tk_shared->entries[i];
+
+		if (!entry->in_use || entry->database != database || entry->catalog == catalog)
+			continue;
+		entry->wanted = false;
+		entry->gone = true;
+		tk_wake_worker(entry);
+	}
 }
 
 /* A free entry, made this pipeline's. NULL if all are taken. */
 static TkPipelineEntry *
 take_entry(const TkPublication *p)
 {
+	dismiss_strangers(p->database, p->catalog);
 	for (int i = 0; i < tk_shared->nentries; i++)
 	{
 		TkPipelineEntry *entry = &tk_shared->entries[i];
 
 		if (entry->in_use)
 			continue;
-		memset(entry, 0, sizeof(TkPipelineEntry));
+		memset(entry, 0, offsetof(TkPipelineEntry, waiting));
 		entry->database = p->database;
+		entry->catalog = p->catalog;
 		entry->pipeline_id = p->pipeline_id;
 		namestrcpy(&entry->name, p->name);
 		entry->generation = p->generation;
-		pg_atomic_init_u32(&entry->waiting, 0);
-		pg_atomic_init_u64(&entry->wanted_lsn, 0);
-		pg_atomic_init_u64(&entry->read_lsn, 0);
-		pg_atomic_init_u64(&entry->covered_lsn, 0);
-		pg_atomic_init_u64(&entry->confirmed_lsn, 0);
-		pg_atomic_init_u64(&entry->checkpoint_id, 0);
-		pg_atomic_init_u64(&entry->checkpoints, 0);
-		pg_atomic_init_u64(&entry->transactions, 0);
-		pg_atomic_init_u64(&entry->records, 0);
-		pg_atomic_init_u64(&entry->bytes, 0);
-		pg_atomic_init_u64(&entry->rejected, 0);
-		ConditionVariableInit(&entry->changed);
+		pg_atomic_write_u64(&entry->wanted_lsn, 0);
+		pg_atomic_write_u64(&entry->read_lsn, 0);
+		pg_atomic_write_u64(&entry->covered_lsn, 0);
+		pg_atomic_write_u64(&entry->confirmed_lsn, 0);
+		pg_atomic_write_u64(&entry->checkpoint_id, 0);
+		pg_atomic_write_u64(&entry->checkpoints, 0);
+		pg_atomic_write_u64(&entry->transactions, 0);
+		pg_atomic_write_u64(&entry->records, 0);
+		pg_atomic_write_u64(&entry->bytes, 0);
+		pg_atomic_write_u64(&entry->rejected, 0);
 		entry->in_use = true;
 		return entry;
 	}
@@ -226,42 +266,16 @@ note_state(TkPipelineEntry *entry, TkPipelineStateKind state, const char *reason
 	strlcpy(entry->hint, hint ? hint : "", TK_HINT_MAX);
 }
 
-TkPipelineEntry *
-tk_registry_publish(const TkPublication *p)
+/* Takes over what the catalog says; the lock is held. */
+static void
+apply_publication(TkPipelineEntry *entry, const TkPublication *p, bool news)
 {
-	TkPipelineEntry *entry;
-	bool		news;
-
-	LWLockAcquire(tk_shared->lock, LW_EXCLUSIVE);
-	entry = tk_registry_find(p->database, p->pipeline_id);
-	news = entry == NULL || p->generation > entry->generation;
-	if (entry == NULL)
-	{
-		if (p->gone)
-		{
-			LWLockRelease(tk_shared->lock);
-			return NULL;
-		}
-		entry = take_entry(p);
-		if (entry == NULL)
-		{
-			LWLockRelease(tk_shared->lock);
-			ereport(ERROR,
-					(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
-					 errmsg("no room for pipeline \"%s\": this server can have %d pipelines", p->name, max_pipelines),
-					 errhint("Raise transactional_kafka.max_pipelines and restart the server.")));
-		}
-	}
-	else if (p->generation < entry->generation)
-	{
-		LWLockRelease(tk_shared->lock);
-		return NULL;
-	}
-
 	entry->generation = p->generation;
 	entry->owner = p->owner;
 	entry->server = p->server;
-	entry->slot_ready |= p->slot_ready;
+	if (p->progress_topic != NULL)
+		strlcpy(entry->progress_topic, p->progress_topic, sizeof(entry->progress_topic));
+	entry->slot_ready = entry->pid != 0 ? entry->slot_ready || p->slot_ready : p->slot_ready;
 	entry->wanted = p->wanted;
 	entry->gone = p->gone;
 	if (news)
@@ -274,12 +288,64 @@ tk_registry_publish(const TkPublication *p)
 	}
 	if (entry->gone && entry->pid == 0 && entry->launched_at == 0)
 		entry->in_use = false;
+}
+
+TkPipelineEntry *
+tk_registry_publish(const TkPublication *p)
+{
+	TkPipelineEntry *entry;
+	bool		known;
+	bool		full = false;
+
+	LWLockAcquire(tk_shared->lock, LW_EXCLUSIVE);
+	entry = tk_registry_find(p->database, p->catalog, p->pipeline_id);
+	known = entry != NULL;
+	if (!known && !p->gone)
+	{
+		entry = take_entry(p);
+		full = entry == NULL;
+	}
+	if (entry != NULL && p->generation >= entry->generation)
+		apply_publication(entry, p, !known || p->generation > entry->generation);
 	LWLockRelease(tk_shared->lock);
 
+	if (full)
+		ereport(ERROR,
+				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+				 errmsg("no room for pipeline \"%s\": this server can have %d pipelines", p->name, max_pipelines),
+				 errhint("Raise transactional_kafka.max_pipelines and restart the server.")));
+	if (entry == NULL)
+		return NULL;
 	ConditionVariableBroadcast(&entry->changed);
 	tk_wake_worker(entry);
 	tk_wake_launcher();
 	return entry;
+}
+
+void
+tk_check_not_progress_topic(const char *topic, const char *what)
+{
+	NameData	owner;
+	bool		taken = false;
+
+	LWLockAcquire(tk_shared->lock, LW_SHARED);
+	for (int i = 0; i < tk_shared->nentries && !taken; i++)
+	{
+		TkPipelineEntry *entry = &tk_shared->entries[i];
+
+		if (entry->in_use && strcmp(entry->progress_topic, topic) == 0)
+		{
+			taken = true;
+			owner = entry->name;
+		}
+	}
+	LWLockRelease(tk_shared->lock);
+	if (taken)
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("topic \"%s\" can't be used for %s", topic, what),
+				 errdetail("It is the progress topic of pipeline \"%s\": what it holds says where that pipeline is.",
+						   NameStr(owner))));
 }
 
 void
@@ -304,10 +370,14 @@ tk_wake_launcher(void)
 void
 tk_request_scout(Oid database)
 {
+	bool		known = false;
+
 	LWLockAcquire(tk_shared->lock, LW_EXCLUSIVE);
-	if (tk_shared->nrequests < TK_MAX_SCOUT_REQUESTS)
+	for (int i = 0; i < Min(tk_shared->nrequests, TK_MAX_SCOUT_REQUESTS); i++)
+		known |= tk_shared->requests[i] == database;
+	if (!known && tk_shared->nrequests < TK_MAX_SCOUT_REQUESTS)
 		tk_shared->requests[tk_shared->nrequests] = database;
-	if (tk_shared->nrequests <= TK_MAX_SCOUT_REQUESTS)
+	if (!known && tk_shared->nrequests <= TK_MAX_SCOUT_REQUESTS)
 		tk_shared->nrequests++;
 	LWLockRelease(tk_shared->lock);
 	tk_wake_launcher();

@@ -25,6 +25,8 @@
 #include "storage/latch.h"
 #include "storage/lwlock.h"
 
+#include "route.h"
+
 typedef enum TkPipelineStateKind
 {
 	TK_STATE_STOPPED,			/* paused, or a definition that doesn't start by itself */
@@ -46,18 +48,25 @@ typedef enum TkPipelineStateKind
 
 typedef struct TkPipelineEntry
 {
-	/* Who it is; fixed while in_use.  Protected, as all down to the atomics, by TkShared->lock. */
+	/*
+	 * Who it is; fixed while in_use.  Protected, as all down to the atomics, by
+	 * TkShared->lock.  catalog: the OID of kafka.pipeline, another one after the
+	 * extension was dropped and created.
+	 */
 	bool		in_use;
 	Oid			database;
+	Oid			catalog;
 	int32		pipeline_id;
 	NameData	name;
 	Oid			owner;
 	Oid			server;
+	char		progress_topic[TK_TOPIC_MAX + 1];	/* "": none yet */
 
 	/* What the catalog wants */
 	int64		generation;
 	bool		wanted;			/* it should run */
 	bool		gone;			/* its definition was dropped */
+	bool		no_worker;		/* there was no free worker slot for it */
 
 	/* Its process */
 	pid_t		pid;			/* 0: none */
@@ -74,6 +83,8 @@ typedef struct TkPipelineEntry
 	char		hint[TK_HINT_MAX];
 	TimestampTz last_failure_at;
 	TimestampTz last_commit_at; /* when Kafka committed last */
+
+	/* From here on initialized once, for whoever has the entry. */
 
 	/* Read and written without the lock */
 	pg_atomic_uint32 waiting;	/* the worker sleeps and wants to hear of commits */
@@ -99,7 +110,7 @@ typedef struct TkShared
 	LWLock	   *lock;
 	Latch	   *launcher_latch; /* NULL: no launcher */
 	pid_t		launcher_pid;
-	bool		no_worker;		/* the last try to start a process found no free worker slot */
+	Oid			scouted;		/* the last database whose scout did all it should */
 	int			nrequests;		/* > TK_MAX_SCOUT_REQUESTS: scout all */
 	Oid			requests[TK_MAX_SCOUT_REQUESTS];
 	pg_atomic_uint32 nwaiting;	/* workers whose "waiting" is set */
@@ -122,16 +133,18 @@ extern void tk_require_preloaded(void);
 
 /*
  * What the catalog says of a pipeline, with its generation.  Adds the entry if
- * it is new; ERROR if there is no room.  Returns the entry, or NULL where a
- * newer generation is known.
+ * it is new (ERROR if there is no room); leaves one alone that knows a newer
+ * generation.  Returns the entry, or NULL for one that is gone and had none.
  */
 typedef struct TkPublication
 {
 	Oid			database;
+	Oid			catalog;
 	int32		pipeline_id;
 	const char *name;
 	Oid			owner;
 	Oid			server;
+	const char *progress_topic; /* NULL: not known */
 	bool		slot_ready;		/* as far as the publisher knows */
 	int64		generation;
 	bool		wanted;
@@ -144,7 +157,10 @@ typedef struct TkPublication
 extern TkPipelineEntry *tk_registry_publish(const TkPublication *publication);
 
 /* Call with the lock held. NULL if there is none. */
-extern TkPipelineEntry *tk_registry_find(Oid database, int32 pipeline_id);
+extern TkPipelineEntry *tk_registry_find(Oid database, Oid catalog, int32 pipeline_id);
+
+/* ERROR if the topic holds a pipeline's position: nobody else may write there. what: as 'table x'. */
+extern void tk_check_not_progress_topic(const char *topic, const char *what);
 
 /* Wakes a worker / the launcher, if it runs. */
 extern void tk_wake_worker(TkPipelineEntry *entry);

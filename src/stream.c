@@ -13,7 +13,6 @@
  */
 #include "postgres.h"
 
-#include "catalog/namespace.h"
 #include "commands/dbcommands.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
@@ -68,7 +67,6 @@ static const char *const last_header = "pg.last";
 static const TkEncoder *encoder;
 static TkEncodeOptions encode_options;
 static HTAB *routes;
-static List *own_tables = NIL;	/* OIDs of the extension's tables: never sent */
 
 static TkTransaction transaction;
 static int64 transaction_records;
@@ -170,6 +168,9 @@ table_topic(Oid relid, const char *schema, const char *table, char topic[TK_TOPI
 	if (problem != NULL)
 		tk_stop_sticky(TK_STATE_FAILED, "Give the table a topic with kafka.set_table(), then CALL kafka.resume().",
 					   "topic of table \"%s.%s\": %s", schema, table, problem);
+	if (strcmp(topic, tk_pipeline.progress_topic) == 0)
+		tk_stop_sticky(TK_STATE_FAILED, "Give the table another topic with kafka.set_table(), then CALL kafka.resume().",
+					   "topic of table \"%s.%s\": \"%s\" is the progress topic", schema, table, topic);
 }
 
 /* The encoder's plan and the topic of a relation that pgoutput has described. */
@@ -179,7 +180,8 @@ relation_described(TkRelation *relation, TkRelation *old)
 	const TkTableEntry *entry = table_entry(relation->relid);
 	char		topic[TK_TOPIC_MAX + 1];
 
-	if (list_member_oid(own_tables, relation->relid))
+	/* The extension's own tables: a publication FOR ALL TABLES has them too, and one holds a key. */
+	if (strcmp(relation->schema, "kafka") == 0)
 		return;
 	table_topic(relation->relid, relation->schema, relation->table, topic);
 	relation->operations = entry != NULL && entry->operations != 0 ? entry->operations : tk_pipeline.options->operations;
@@ -206,16 +208,10 @@ static const TkChangeHooks hooks = {table_settings, relation_described, relation
 void
 tk_stream_init(void)
 {
-	static const char *const names[] = {"pipeline", "pipeline_table", "pipeline_state", "checkpoint"};
 	HASHCTL		control = {0};
-	Oid			schema;
 
 	tk_transaction_begin();
 	MemoryContextSwitchTo(tk_pipeline.context);
-	schema = get_namespace_oid("kafka", false);
-	for (int i = 0; i < (int) lengthof(names); i++)
-		own_tables = lappend_oid(own_tables, get_relname_relid(names[i], schema));
-
 	encoder = tk_pipeline.options->envelope;
 	encode_options.pipeline = tk_to_utf8(tk_pipeline.definition->name);
 	encode_options.database = tk_to_utf8(get_database_name(MyDatabaseId));
@@ -309,26 +305,12 @@ send_record(const OutRecord *record)
 {
 	TkProducer *producer = tk_pipeline.producers[tk_pipeline.current];
 	TkProducerTopic **handle = &record->route->handles[tk_pipeline.current];
-	TkKafkaStatus status;
 	TkKafkaError error;
 
 	if (*handle == NULL && (*handle = tk_producer_topic(producer, record->route->topic, &error)) == NULL)
 		tk_kafka_failed("opening a topic", &error);
-	for (;;)
-	{
-		status = tk_producer_send(producer, *handle, record->partition, record->key, record->key_len,
-								  record->value, record->value_len, record->headers, record->nheaders, &error);
-		if (status == TK_KAFKA_OK)
-			break;
-		if (status != TK_KAFKA_RETRY)
-			tk_kafka_failed("appending a record", &error);
-
-		/* The queue is full: the broker is slower than the WAL. */
-		tk_producer_poll(producer, 10);
-		CHECK_FOR_INTERRUPTS();
-		if (tk_producer_health(producer, &error) != TK_KAFKA_OK)
-			tk_kafka_failed("sending records", &error);
-	}
+	tk_append_record(producer, *handle, record->partition, record->key, record->key_len,
+					 record->value, record->value_len, record->headers, record->nheaders);
 	if (++since_poll >= POLL_EVERY)
 	{
 		since_poll = 0;
@@ -555,6 +537,13 @@ stream_message(const TkMessage *message)
 		return;
 	}
 	last_message = produced.number;
+	snprintf(topic, sizeof(topic), "%.*s", (int) produced.topic.len, produced.topic.data);
+	if (strcmp(topic, tk_pipeline.progress_topic) == 0)
+	{
+		/* produce() refuses that; our position must not be forged by a race with it. */
+		reject_message();
+		return;
+	}
 	if (tk_pipeline.checkpoint.state != TK_CHECKPOINT_OPEN)
 		open_checkpoint();
 
@@ -562,7 +551,6 @@ stream_message(const TkMessage *message)
 	tk_buffer_reset(buffer, BUFFER_KEEP);
 	if (!tk_buffer_reserve(buffer, message->content_len + produced.nheaders))
 		check_buffer(buffer, NULL);
-	snprintf(topic, sizeof(topic), "%.*s", (int) produced.topic.len, produced.topic.data);
 	out.route = find_route(topic);
 	out.partition = produced.partition < 0 ? TK_PARTITION_BY_KEY : produced.partition;
 	out.key = keep_bytes(buffer, produced.key);
@@ -612,7 +600,7 @@ end_transaction(const TkMessage *message)
 	send_held(true);
 	if (transaction_records == 0)
 		return;
-	if (tk_pipeline.options->transaction_metadata)
+	if (transaction.total_order > 0 && tk_pipeline.options->transaction_metadata)
 		send_transaction_marker(true);
 	tk_pipeline.checkpoint.transactions++;
 	tk_pipeline.checkpoint.end_lsn = message->end_lsn;

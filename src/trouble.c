@@ -20,8 +20,13 @@
 
 #include "pipeline.h"
 
-/* How long a stop waits for a checkpoint under way. */
+/*
+ * How long a stop waits for a checkpoint under way; longer for one that is
+ * prepared: left alone, its Kafka transaction would hold consumers up until
+ * the next start.
+ */
 #define STOP_PATIENCE_US INT64CONST(4000000)
+#define PREPARED_PATIENCE_US INT64CONST(30000000)
 
 static TkPipelineStateKind sticky_state = TK_STATE_STOPPED;
 static char sticky_reason[TK_REASON_MAX];
@@ -137,11 +142,18 @@ tk_kafka_again(TkKafkaStatus status, const TkKafkaError *error, int64 deadline_u
 	now = tk_now_us();
 	if (tk_stop_wanted())
 	{
-		/* Let what is under way finish, but not for long. */
+		bool		prepared = tk_pipeline.checkpoint.state == TK_CHECKPOINT_PREPARED;
+
 		if (stop_wanted_since == 0)
 			stop_wanted_since = now;
-		if (now - stop_wanted_since > STOP_PATIENCE_US || tk_pipeline.entry->state != TK_STATE_RUNNING)
+		if (now - stop_wanted_since > (prepared ? PREPARED_PATIENCE_US : STOP_PATIENCE_US) ||
+			tk_pipeline.entry->state != TK_STATE_RUNNING)
 		{
+			if (prepared)
+				ereport(WARNING,
+						(errmsg("pipeline \"%s\" stops with checkpoint " INT64_FORMAT " unresolved",
+								NameStr(tk_pipeline.entry->name), tk_pipeline.checkpoint.id),
+						 errdetail("Kafka has not answered the commit. Its transaction may hold up read_committed consumers until the pipeline runs again, or for transaction_timeout.")));
 			tk_stopping = true;
 			ereport(ERROR,
 					(errcode(ERRCODE_QUERY_CANCELED),
@@ -167,4 +179,31 @@ tk_forward_logs(void)
 	while (tk_kafka_next_log(&level, line, sizeof(line)))
 		ereport(level <= 6 ? LOG : DEBUG1,
 				(errmsg_internal("librdkafka, pipeline \"%s\": %s", NameStr(tk_pipeline.entry->name), line)));
+}
+
+void
+tk_append_record(TkProducer *producer, TkProducerTopic *topic, int32_t partition, const void *key, size_t key_len,
+				 const void *value, size_t value_len, const TkRecordHeader *headers, int nheaders)
+{
+	TkKafkaStatus status;
+	TkKafkaError error;
+
+	for (;;)
+	{
+		status = tk_producer_send(producer, topic, partition, key, key_len, value, value_len,
+								  headers, nheaders, &error);
+		if (status == TK_KAFKA_OK)
+			return;
+
+		/* The queue is full: the broker is slower than the WAL. */
+		if (status == TK_KAFKA_RETRY)
+		{
+			TkKafkaError unhealthy;
+
+			tk_producer_poll(producer, 10);
+			if (tk_producer_health(producer, &unhealthy) != TK_KAFKA_OK)
+				tk_kafka_failed("sending records", &unhealthy);
+		}
+		(void) tk_kafka_again(status, &error, PG_INT64_MAX, "appending a record");
+	}
 }

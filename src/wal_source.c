@@ -151,16 +151,20 @@ tk_slot_create(const char *name)
 }
 
 void
-tk_slot_acquire_mine(const char *name)
-{
-	tk_slot_acquire(name);
-}
-
-void
 tk_slot_release(void)
 {
 	if (MyReplicationSlot != NULL)
 		ReplicationSlotRelease();
+}
+
+void
+tk_slot_discard(const char *name)
+{
+	ReplicationSlotRelease();
+	ReplicationSlotDrop(name, true);
+	ereport(ERROR,
+			(errcode(ERRCODE_UNDEFINED_OBJECT),
+			 errmsg("the pipeline was dropped while its replication slot was made")));
 }
 
 void

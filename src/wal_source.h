@@ -29,9 +29,11 @@ extern TkSlotState tk_slot_state(const char *name, XLogRecPtr *confirmed);
  */
 extern XLogRecPtr tk_slot_create(const char *name);
 
-/* ERROR (object in use) if another process has it. */
-extern void tk_slot_acquire_mine(const char *name);
+/* tk_slot_acquire() is in pg_compat.h. */
 extern void tk_slot_release(void);
+
+/* Drops the slot that this process has just made, and ends with an ERROR. */
+extern void tk_slot_discard(const char *name) pg_attribute_noreturn();
 
 /* Drops a slot that may be missing; waits for a process that has it. */
 extern void tk_slot_drop(const char *name);

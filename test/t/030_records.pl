@@ -135,8 +135,8 @@ sub literal
 
 query($node, 'CREATE TABLE scalars (id int PRIMARY KEY, '
 	  . join(', ', map { "\"$_->[0]\" $_->[0]" } @types) . ')');
-create_pipeline($node, 'plain', tables => ['scalars'], options => { envelope => 'plain' });
-create_pipeline($node, 'debezium', tables => ['scalars']);
+create_pipeline($node, 'rec_plain', tables => ['scalars'], options => { envelope => 'plain' });
+create_pipeline($node, 'rec_debezium', tables => ['scalars']);
 
 my @objects;
 foreach my $row (1 .. $rows)
@@ -154,24 +154,24 @@ foreach my $row (1 .. $rows)
 	query($node, "INSERT INTO scalars VALUES ($row, " . join(', ', @values) . ')');
 	push @objects, "{\"id\":$row," . join(',', @json) . '}';
 }
-records_are('plain.public.scalars', \&shown, [ map { "{\"id\":$_} $objects[$_ - 1]" } 1 .. $rows ], 'every type, plain');
-records_are('debezium.public.scalars', \&brief,
+records_are('rec_plain.public.scalars', \&shown, [ map { "{\"id\":$_} $objects[$_ - 1]" } 1 .. $rows ], 'every type, plain');
+records_are('rec_debezium.public.scalars', \&brief,
 	[ map { "{\"id\":$_} {\"before\":null,\"after\":$objects[$_ - 1],\"op\":\"c\"}" } 1 .. $rows ], 'every type, debezium');
 
 query($node, "ALTER TYPE mood ADD VALUE 'new'");
 query($node, "INSERT INTO scalars (id, mood, \"mood[]\") VALUES (100, 'new', '{new}')");
-like(shown((new_records('plain.public.scalars', 1))[0]), qr/"mood":"new".*"mood\[\]":\["new"\]/,
+like(shown((new_records('rec_plain.public.scalars', 1))[0]), qr/"mood":"new".*"mood\[\]":\["new"\]/,
 	'a label that an enum got later');
-$node->safe_psql('postgres', "CALL kafka.drop_pipeline('$_')") foreach 'plain', 'debezium';
+$node->safe_psql('postgres', "CALL kafka.drop_pipeline('rec_$_')") foreach 'plain', 'debezium';
 
 #
 # json: inline or as a string
 #
 query($node, 'CREATE TABLE documents (id int PRIMARY KEY, j json, b jsonb)');
-create_pipeline($node, 'plain_json', tables => ['documents'], options => { envelope => 'plain' });
-create_pipeline($node, 'plain_string', tables => ['documents'], options => { envelope => 'plain', json => 'string' });
-create_pipeline($node, 'debezium_json', tables => ['documents']);
-create_pipeline($node, 'debezium_inline', tables => ['documents'], options => { json => 'inline' });
+create_pipeline($node, 'rec_plain_json', tables => ['documents'], options => { envelope => 'plain' });
+create_pipeline($node, 'rec_plain_string', tables => ['documents'], options => { envelope => 'plain', json => 'string' });
+create_pipeline($node, 'rec_debezium_json', tables => ['documents']);
+create_pipeline($node, 'rec_debezium_inline', tables => ['documents'], options => { json => 'inline' });
 query($node, <<'SQL');
 INSERT INTO documents VALUES (1, '{"b" : 1, "a":[1,2], "a":"\u00e9\n"}', '{"b" : 1, "a":[1,2]}');
 INSERT INTO documents VALUES (2, 'null', 'null');
@@ -184,15 +184,15 @@ my @inline = (
 my @strings = (
 	'{"id":1,"j":"{\"b\" : 1, \"a\":[1,2], \"a\":\"\\\\u00e9\\\\n\"}","b":"{\"a\": [1, 2], \"b\": 1}"}',
 	'{"id":2,"j":"null","b":"null"}', '{"id":3,"j":null,"b":null}', '{"id":4,"j":"\"x\"","b":"100"}');
-records_are('plain_json.public.documents', \&shown, [ map { "{\"id\":$_} $inline[$_ - 1]" } 1 .. 4 ],
+records_are('rec_plain_json.public.documents', \&shown, [ map { "{\"id\":$_} $inline[$_ - 1]" } 1 .. 4 ],
 	'plain: json inline, as it was written');
-records_are('plain_string.public.documents', \&shown, [ map { "{\"id\":$_} $strings[$_ - 1]" } 1 .. 4 ],
+records_are('rec_plain_string.public.documents', \&shown, [ map { "{\"id\":$_} $strings[$_ - 1]" } 1 .. 4 ],
 	'json => string: JSON null and SQL NULL stay apart');
-records_are('debezium_json.public.documents', \&brief,
+records_are('rec_debezium_json.public.documents', \&brief,
 	[ map { "{\"id\":$_} {\"before\":null,\"after\":$strings[$_ - 1],\"op\":\"c\"}" } 1 .. 4 ], 'debezium: json as a string');
-records_are('debezium_inline.public.documents', \&brief,
+records_are('rec_debezium_inline.public.documents', \&brief,
 	[ map { "{\"id\":$_} {\"before\":null,\"after\":$inline[$_ - 1],\"op\":\"c\"}" } 1 .. 4 ], 'json => inline');
-$node->safe_psql('postgres', "CALL kafka.drop_pipeline('$_')")
+$node->safe_psql('postgres', "CALL kafka.drop_pipeline('rec_$_')")
   foreach 'plain_json', 'plain_string', 'debezium_json', 'debezium_inline';
 
 #
@@ -204,9 +204,9 @@ CREATE TABLE lines (no int, "Item" text, order_id int, PRIMARY KEY (order_id, no
 SQL
 my @both = ('orders', 'lines');
 my $all = [ 'insert', 'update', 'delete', 'truncate' ];
-create_pipeline($node, 'shop', tables => \@both, options => { operations => $all });
-create_pipeline($node, 'bare', tables => \@both, options => { operations => $all, tombstones => \0, metadata_headers => \1 });
-create_pipeline($node, 'rows', tables => \@both, options => { envelope => 'plain', operations => $all });
+create_pipeline($node, 'rec_shop', tables => \@both, options => { operations => $all });
+create_pipeline($node, 'rec_bare', tables => \@both, options => { operations => $all, tombstones => \0, metadata_headers => \1 });
+create_pipeline($node, 'rec_rows', tables => \@both, options => { envelope => 'plain', operations => $all });
 
 my $story = <<'SQL';
 INSERT INTO orders VALUES (1, 'one');
@@ -216,10 +216,10 @@ DELETE FROM orders;
 TRUNCATE orders;
 SQL
 query($node, $story);
-my $source = '"source":{"version":"1.0","connector":"postgresql","name":"shop","ts_ms":N,"snapshot":"false","db":"postgres",'
+my $source = '"source":{"version":"1.0","connector":"postgresql","name":"rec_shop","ts_ms":N,"snapshot":"false","db":"postgres",'
   . '"sequence":"N","ts_us":N,"ts_ns":N,"schema":"public","table":"orders","txId":N,"lsn":N,"xmin":null,"origin":null,'
   . '"origin_lsn":null},"transaction":null';
-my @orders = new_records('shop.public.orders', 8);
+my @orders = new_records('rec_shop.public.orders', 8);
 is_deeply(
 	[ map { shown($_) } @orders ],
 	[
@@ -257,7 +257,7 @@ cmp_ok($second->{source}->{lsn}, '>', $first->{source}->{lsn}, 'positions grow')
 my ($before) = $second->{source}->{sequence} =~ /^\["(\d+)"/;
 cmp_ok($before, '>=', $first->{source}->{lsn}, 'the last commit is that of the transaction before');
 
-my @bare = new_records('bare.public.orders', 6);
+my @bare = new_records('rec_bare.public.orders', 6);
 is_deeply([ map { brief($_) } @bare ],
 	[
 		'{"id":1} {"before":null,"after":{"id":1,"note":"one"},"op":"c"}',
@@ -270,7 +270,7 @@ is_deeply([ map { brief($_) } @bare ],
 	'tombstones => false');
 is_deeply([ map { $_->{headers}->{'pg.op'} } @bare ], [qw(c u d c d t)], 'metadata_headers for debezium');
 
-my @plain = new_records('rows.public.orders', 6);
+my @plain = new_records('rec_rows.public.orders', 6);
 is_deeply([ map { $_->{headers}->{'pg.op'} . ' ' . shown($_) } @plain ],
 	[
 		'c {"id":1} {"id":1,"note":"one"}',
@@ -297,7 +297,7 @@ COMMIT;
 INSERT INTO orders VALUES (13, 'b');
 SQL
 my @transaction = sort { $a->{headers}->{'pg.lsn'} <=> $b->{headers}->{'pg.lsn'} || $a->{headers}->{'pg.seq'} <=> $b->{headers}->{'pg.seq'} }
-  (new_records('rows.public.orders', 4), new_records('rows.public.lines', 2));
+  (new_records('rec_rows.public.orders', 4), new_records('rec_rows.public.lines', 2));
 is_deeply([ map { join ' ', $_->{headers}->{'pg.seq'}, $_->{headers}->{'pg.op'}, shown($_) } @transaction ],
 	[
 		'1 c {"id":10} {"id":10,"note":"a"}',
@@ -329,25 +329,25 @@ sub pairs
 # Options of tables
 #
 query($node, <<'SQL');
-SELECT kafka.set_table('rows', 'lines', '{"topic": "all-lines", "key": ["order_id"], "operations": "insert,delete"}');
-SELECT kafka.set_table('shop', 'lines', '{"key": "no,order_id", "operations": "update"}');
+SELECT kafka.set_table('rec_rows', 'lines', '{"topic": "rec-all-lines", "key": ["order_id"], "operations": "insert,delete"}');
+SELECT kafka.set_table('rec_shop', 'lines', '{"key": "no,order_id", "operations": "update"}');
 SQL
-new_records('shop.public.lines', 2);
+new_records('rec_shop.public.lines', 2);
 query($node, <<'SQL');
 INSERT INTO lines VALUES (3, 'z', 11);
 UPDATE lines SET "Item" = 'zz' WHERE no = 3;
 DELETE FROM lines WHERE no = 3;
 TRUNCATE lines;
 SQL
-records_are('all-lines', \&shown, [ '{"order_id":11} {"no":3,"Item":"z","order_id":11}', '{"order_id":11} -' ],
+records_are('rec-all-lines', \&shown, [ '{"order_id":11} {"no":3,"Item":"z","order_id":11}', '{"order_id":11} -' ],
 	'set_table: topic, key and operations of one table');
-records_are('shop.public.lines', \&brief,
+records_are('rec_shop.public.lines', \&brief,
 	['{"no":3,"order_id":11} {"before":null,"after":{"no":3,"Item":"zz","order_id":11},"op":"u"}'], '… of one pipeline');
-is(scalar(() = consume('rows.public.lines')), 2, 'the old topic gets no more');
-query($node, q(SELECT kafka.set_table('rows', 'lines', '{"topic": null, "key": null, "operations": null}')));
+is(scalar(() = consume('rec_rows.public.lines')), 2, 'the old topic gets no more');
+query($node, q(SELECT kafka.set_table('rec_rows', 'lines', '{"topic": null, "key": null, "operations": null}')));
 query($node, q(INSERT INTO lines VALUES (4, 'w', 12)));
-records_are('rows.public.lines', \&shown, ['{"order_id":12,"no":4} {"no":4,"Item":"w","order_id":12}'], 'null resets them');
-$node->safe_psql('postgres', "CALL kafka.drop_pipeline('$_')") foreach 'shop', 'bare', 'rows';
+records_are('rec_rows.public.lines', \&shown, ['{"order_id":12,"no":4} {"no":4,"Item":"w","order_id":12}'], 'null resets them');
+$node->safe_psql('postgres', "CALL kafka.drop_pipeline('rec_$_')") foreach 'shop', 'bare', 'rows';
 
 #
 # Identities
@@ -365,9 +365,9 @@ ALTER TABLE by_nothing REPLICA IDENTITY NOTHING;
 CREATE TABLE keyless (a int);
 SQL
 my @identified = ('by_index', 'by_full', 'full_keyless');
-create_pipeline($node, 'id', tables => \@identified);
-create_pipeline($node, 'idp', tables => \@identified, options => { envelope => 'plain' });
-create_pipeline($node, 'append', tables => [ 'by_nothing', 'keyless' ], options => { operations => 'insert', envelope => 'plain' });
+create_pipeline($node, 'rec_id', tables => \@identified);
+create_pipeline($node, 'rec_idp', tables => \@identified, options => { envelope => 'plain' });
+create_pipeline($node, 'rec_append', tables => [ 'by_nothing', 'keyless' ], options => { operations => 'insert', envelope => 'plain' });
 query($node, <<'SQL');
 INSERT INTO by_index VALUES (1, 2, 'x', 3);
 UPDATE by_index SET c = 'y', id = 4;
@@ -386,7 +386,7 @@ DELETE FROM by_nothing;
 INSERT INTO keyless VALUES (1);
 UPDATE keyless SET a = 2;
 SQL
-records_are('id.public.by_index', \&brief,
+records_are('rec_id.public.by_index', \&brief,
 	[
 		'{"b":2,"a":1} {"before":null,"after":{"a":1,"b":2,"c":"x","id":3},"op":"c"}',
 		'{"b":2,"a":1} {"before":null,"after":{"a":1,"b":2,"c":"y","id":4},"op":"u"}',
@@ -397,7 +397,7 @@ records_are('id.public.by_index', \&brief,
 		'{"b":2,"a":5} -'
 	],
 	'REPLICA IDENTITY USING INDEX is the key; before has what was logged and no more');
-records_are('id.public.by_full', \&brief,
+records_are('rec_id.public.by_full', \&brief,
 	[
 		'{"id":1} {"before":null,"after":{"id":1,"sku":null,"n":"1.0"},"op":"c"}',
 		'{"id":1} {"before":{"id":1,"sku":null,"n":"1.0"},"after":{"id":1,"sku":42,"n":"1.0"},"op":"u"}',
@@ -408,17 +408,17 @@ records_are('id.public.by_full', \&brief,
 		'{"id":2} -'
 	],
 	'REPLICA IDENTITY FULL: before is the whole row, the key still the primary key');
-records_are('id.public.full_keyless', \&brief,
+records_are('rec_id.public.full_keyless', \&brief,
 	[
 		'- {"before":null,"after":{"a":1,"b":"x"},"op":"c"}',
 		'- {"before":{"a":1,"b":"x"},"after":{"a":2,"b":"x"},"op":"u"}',
 		'- {"before":{"a":2,"b":"x"},"after":null,"op":"d"}'
 	],
 	'FULL without a primary key: no key, and no tombstone of nothing');
-records_are('idp.public.full_keyless', \&shown, [ '- {"a":1,"b":"x"}', '- {"a":2,"b":"x"}', '- -' ], '… plain');
-records_are('append.public.by_nothing', \&shown, ['{"id":1} {"id":1,"note":"x"}'], 'REPLICA IDENTITY NOTHING: inserts, and its UPDATEs work');
-records_are('append.public.keyless', \&shown, ['- {"a":1}'], 'without a key');
-$node->safe_psql('postgres', "CALL kafka.drop_pipeline('$_')") foreach 'id', 'idp', 'append';
+records_are('rec_idp.public.full_keyless', \&shown, [ '- {"a":1,"b":"x"}', '- {"a":2,"b":"x"}', '- -' ], '… plain');
+records_are('rec_append.public.by_nothing', \&shown, ['{"id":1} {"id":1,"note":"x"}'], 'REPLICA IDENTITY NOTHING: inserts, and its UPDATEs work');
+records_are('rec_append.public.keyless', \&shown, ['- {"a":1}'], 'without a key');
+$node->safe_psql('postgres', "CALL kafka.drop_pipeline('rec_$_')") foreach 'id', 'idp', 'append';
 
 #
 # What is not in the WAL: a TOASTed value that an UPDATE left alone
@@ -429,8 +429,8 @@ ALTER TABLE toast ALTER a SET STORAGE EXTERNAL, ALTER t SET STORAGE EXTERNAL;
 CREATE TABLE toast_full (LIKE toast INCLUDING ALL);
 ALTER TABLE toast_full REPLICA IDENTITY FULL;
 SQL
-create_pipeline($node, 'toast', tables => [ 'toast', 'toast_full' ]);
-create_pipeline($node, 'toastp', tables => [ 'toast', 'toast_full' ], options => { envelope => 'plain' });
+create_pipeline($node, 'rec_toast', tables => [ 'toast', 'toast_full' ]);
+create_pipeline($node, 'rec_toastp', tables => [ 'toast', 'toast_full' ], options => { envelope => 'plain' });
 query($node, <<"SQL") foreach 'toast', 'toast_full';
 INSERT INTO $_ SELECT 1, 1, array_agg(i), repeat('x', 5000) FROM generate_series(1, 1000) i;
 UPDATE $_ SET n = 2;
@@ -439,14 +439,14 @@ SQL
 my $array = '[' . join(',', 1 .. 1000) . ']';
 my $long = 'x' x 5000;
 my $gone = '"__debezium_unavailable_value"';
-records_are('toast.public.toast', \&brief,
+records_are('rec_toast.public.toast', \&brief,
 	[
 		"{\"id\":1} {\"before\":null,\"after\":{\"id\":1,\"n\":1,\"a\":$array,\"t\":\"$long\"},\"op\":\"c\"}",
 		"{\"id\":1} {\"before\":null,\"after\":{\"id\":1,\"n\":2,\"a\":$gone,\"t\":$gone},\"op\":\"u\"}",
 		"{\"id\":1} {\"before\":null,\"after\":{\"id\":1,\"n\":2,\"a\":$gone,\"t\":\"short\"},\"op\":\"u\"}"
 	],
 	'debezium: what is not available is said to be so');
-my @toast = new_records('toastp.public.toast', 3);
+my @toast = new_records('rec_toastp.public.toast', 3);
 is_deeply([ map { shown($_) } @toast ],
 	[
 		"{\"id\":1} {\"id\":1,\"n\":1,\"a\":$array,\"t\":\"$long\"}",
@@ -455,20 +455,20 @@ is_deeply([ map { shown($_) } @toast ],
 	],
 	'plain: it is absent');
 is_deeply([ map { $_->{headers}->{'pg.unavailable'} } @toast ], [ undef, '["a","t"]', '["a"]' ], '… and named in a header');
-records_are('toast.public.toast_full', \&brief,
+records_are('rec_toast.public.toast_full', \&brief,
 	[
 		"{\"id\":1} {\"before\":null,\"after\":{\"id\":1,\"n\":1,\"a\":$array,\"t\":\"$long\"},\"op\":\"c\"}",
 		"{\"id\":1} {\"before\":{\"id\":1,\"n\":1,\"a\":$array,\"t\":\"$long\"},\"after\":{\"id\":1,\"n\":2,\"a\":$array,\"t\":\"$long\"},\"op\":\"u\"}",
 		"{\"id\":1} {\"before\":{\"id\":1,\"n\":2,\"a\":$array,\"t\":\"$long\"},\"after\":{\"id\":1,\"n\":2,\"a\":$array,\"t\":\"short\"},\"op\":\"u\"}"
 	],
 	'REPLICA IDENTITY FULL has the real value');
-is_deeply([ map { shown($_) } new_records('toastp.public.toast_full', 3) ],
+is_deeply([ map { shown($_) } new_records('rec_toastp.public.toast_full', 3) ],
 	[
 		"{\"id\":1} {\"id\":1,\"n\":1,\"a\":$array,\"t\":\"$long\"}", "{\"id\":1} {\"id\":1,\"n\":2,\"a\":$array,\"t\":\"$long\"}",
 		"{\"id\":1} {\"id\":1,\"n\":2,\"a\":$array,\"t\":\"short\"}"
 	],
 	'… plain');
-$node->safe_psql('postgres', "CALL kafka.drop_pipeline('$_')") foreach 'toast', 'toastp';
+$node->safe_psql('postgres', "CALL kafka.drop_pipeline('rec_$_')") foreach 'toast', 'toastp';
 
 #
 # Shapes of tables: partitions go to the root's topic with the root's columns; generated, dropped and added columns;
@@ -477,7 +477,7 @@ $node->safe_psql('postgres', "CALL kafka.drop_pipeline('$_')") foreach 'toast', 
 query($node, <<'SQL');
 CREATE TABLE parts (id int, region text, note text, PRIMARY KEY (id, region)) PARTITION BY LIST (region);
 CREATE TABLE parts_eu PARTITION OF parts FOR VALUES IN ('eu');
-CREATE TABLE parts_us (note text, gone int, region text NOT NULL, id int NOT NULL, PRIMARY KEY (region, id));
+CREATE TABLE parts_us (note text, gone int, region text NOT NULL, id int NOT NULL);
 ALTER TABLE parts_us DROP gone;
 ALTER TABLE parts ATTACH PARTITION parts_us FOR VALUES IN ('us');
 CREATE TABLE shapes (gone int, id int PRIMARY KEY, twice int GENERATED ALWAYS AS (id * 2) STORED, a int);
@@ -488,9 +488,9 @@ CREATE TABLE "Äpfel & Birnen"."x.y ""z""" ("A" int, a int, "col ""q""" text, "�
 CREATE TABLE parents (id int PRIMARY KEY);
 CREATE TABLE children (id int PRIMARY KEY, parent int REFERENCES parents ON DELETE CASCADE);
 SQL
-create_pipeline($node, 'shapes', tables => [ 'parts', 'shapes', '"Äpfel & Birnen"."x.y ""z"""', 'parents', 'children' ],
+create_pipeline($node, 'rec_shapes', tables => [ 'parts', 'shapes', '"Äpfel & Birnen"."x.y ""z"""', 'parents', 'children' ],
 	options => { envelope => 'plain', operations => $all });
-create_pipeline($node, 'none', tables => ['none'], options => { operations => 'insert' });
+create_pipeline($node, 'rec_none', tables => ['none'], options => { operations => 'insert' });
 query($node, <<'SQL');
 INSERT INTO parts VALUES (1, 'eu', 'a'), (2, 'us', 'b');
 UPDATE parts SET region = 'us' WHERE id = 1;
@@ -518,14 +518,14 @@ TRUNCATE parents CASCADE;
 INSERT INTO parents VALUES (3);
 COMMIT;
 SQL
-records_are('shapes.public.parts', \&shown,
+records_are('rec_shapes.public.parts', \&shown,
 	[
 		'{"id":1,"region":"eu"} {"id":1,"region":"eu","note":"a"}', '{"id":2,"region":"us"} {"id":2,"region":"us","note":"b"}',
 		'{"id":1,"region":"eu"} -', '{"id":1,"region":"us"} {"id":1,"region":"us","note":"a"}',
 		'{"id":1,"region":"us"} {"id":1,"region":"us","note":"c"}', '{"id":2,"region":"us"} -'
 	],
 	'partitions: the topic, columns and key of the root, whatever their own order');
-records_are('shapes.public.shapes', \&shown,
+records_are('rec_shapes.public.shapes', \&shown,
 	[
 		'{"id":1} {"id":1,"a":10}',
 		'{"id":2} {"id":2,"a":20}',
@@ -534,34 +534,34 @@ records_are('shapes.public.shapes', \&shown,
 		'{"id":5} {"id":5,"amount":"five"}'
 	],
 	'each row in the shape it had; a rewrite of the table sends nothing');
-records_are('none.public.none', \&brief, ['- {"before":null,"after":{},"op":"c"}'], 'a table without columns');
-records_are('shapes._pfel___Birnen.x.y__z_', \&shown, ['{"ключ":3} {"A":1,"a":2,"col \"q\"":"q","ключ":3}'],
+records_are('rec_none.public.none', \&brief, ['- {"before":null,"after":{},"op":"c"}'], 'a table without columns');
+records_are('rec_shapes._pfel___Birnen.x.y__z_', \&shown, ['{"ключ":3} {"A":1,"a":2,"col \"q\"":"q","ключ":3}'],
 	'names as they are in the record, made legal in the topic');
-records_are('shapes.public.children', \&shown,
+records_are('rec_shapes.public.children', \&shown,
 	[
 		'{"id":11} {"id":11,"parent":1}', '{"id":12} {"id":12,"parent":1}',
 		'{"id":11} -', '{"id":12} -', '- -'
 	],
 	'ON DELETE CASCADE: a delete for each; TRUNCATE CASCADE: one record a table');
-records_are('shapes.public.parents', \&shown,
+records_are('rec_shapes.public.parents', \&shown,
 	[ '{"id":1} {"id":1}', '{"id":1} -', '{"id":2} {"id":2}', '- -', '{"id":3} {"id":3}' ], '… in order');
 
 #
 # A table that is dropped while its changes are not read yet is sent in its shape of then.
 #
-query($node, "CALL kafka.pause('shapes')");
+query($node, "CALL kafka.pause('rec_shapes')");
 query($node, "INSERT INTO shapes VALUES (6, DEFAULT, 'six'); DROP TABLE shapes");
-query($node, "CALL kafka.resume('shapes')");
-records_are('shapes.public.shapes', \&shown, ['{"id":6} {"id":6,"amount":"six"}'], 'INSERT; DROP TABLE while lagging');
-$node->safe_psql('postgres', "CALL kafka.drop_pipeline('$_')") foreach 'shapes', 'none';
+query($node, "CALL kafka.resume('rec_shapes')");
+records_are('rec_shapes.public.shapes', \&shown, ['{"id":6} {"id":6,"amount":"six"}'], 'INSERT; DROP TABLE while lagging');
+$node->safe_psql('postgres', "CALL kafka.drop_pipeline('rec_$_')") foreach 'shapes', 'none';
 
 #
 # transaction_metadata: BEGIN and END with counts, and each record's place
 #
 query($node, 'CREATE TABLE t1 (id int PRIMARY KEY); CREATE TABLE t2 (id int PRIMARY KEY)');
-create_pipeline($node, 'meta', tables => [ 't1', 't2' ], options => { transaction_metadata => \1 });
+create_pipeline($node, 'rec_meta', tables => [ 't1', 't2' ], options => { transaction_metadata => \1 });
 query($node, 'BEGIN; INSERT INTO t1 VALUES (1); INSERT INTO t2 VALUES (1); INSERT INTO t1 VALUES (2); COMMIT');
-my @markers = new_records('meta.transaction', 2);
+my @markers = new_records('rec_meta.transaction', 2);
 my ($transaction) = map { value($_)->{id} } @markers;
 is_deeply([ map { shown($_) =~ s/\Q$transaction\E/ID/gr } @markers ],
 	[
@@ -570,12 +570,12 @@ is_deeply([ map { shown($_) =~ s/\Q$transaction\E/ID/gr } @markers ],
 		  . '{"data_collection":"public.t2","event_count":1}],"ts_ms":N}'
 	],
 	'transaction_metadata');
-is_deeply([ map { value($_)->{transaction} } new_records('meta.public.t1', 2), new_records('meta.public.t2', 1) ],
+is_deeply([ map { value($_)->{transaction} } new_records('rec_meta.public.t1', 2), new_records('rec_meta.public.t2', 1) ],
 	[
 		map { { id => $transaction, total_order => $_->[0], data_collection_order => $_->[1] } } [ 1, 1 ], [ 3, 2 ], [ 2, 1 ]
 	],
 	'… and each record\'s place');
-query($node, "CALL kafka.drop_pipeline('meta')");
+query($node, "CALL kafka.drop_pipeline('rec_meta')");
 
 #
 # UTF-8 comes out of a database of another encoding.
@@ -583,9 +583,9 @@ query($node, "CALL kafka.drop_pipeline('meta')");
 $node->safe_psql('template1', q(CREATE DATABASE latin1 TEMPLATE template0 ENCODING 'LATIN1' LOCALE 'C'));
 create_server($node, database => 'latin1');
 query($node, 'CREATE TABLE "über" ("größe" text PRIMARY KEY, note text)', database => 'latin1');
-create_pipeline($node, 'latin1', tables => ['über'], database => 'latin1');
+create_pipeline($node, 'rec_latin1', tables => ['über'], database => 'latin1');
 query($node, q(INSERT INTO "über" VALUES ('é', 'ÿ')), database => 'latin1');
-my ($latin1) = new_records('latin1.public._ber', 1);
+my ($latin1) = new_records('rec_latin1.public._ber', 1);
 is(brief($latin1), '{"größe":"é"} {"before":null,"after":{"größe":"é","note":"ÿ"},"op":"c"}', 'LATIN1 becomes UTF-8');
 is(Encode::encode_utf8(value($latin1)->{source}->{table}), 'über', '… the names too');
 

@@ -33,7 +33,6 @@ server(void)
 	mine.instances[0] = 111;
 	mine.instances[1] = 222;
 	mine.newest = 42;
-	mine.prepared = true;
 	mine.committed = 41;
 	mine.timeline = 5;
 	mine.nforks = 3;
@@ -104,7 +103,6 @@ a_record_that_agrees_lets_the_pipeline_go_on(void)
 	/* the first start record: no checkpoint yet, nothing remembered */
 	p.checkpoint = 0;
 	mine.newest = mine.committed = 0;
-	mine.prepared = false;
 	CHECK_INT(always(&p, &mine, reason, sizeof(reason)), TK_VERDICT_GO);
 }
 
@@ -207,7 +205,6 @@ a_checkpoint_that_this_server_has_no_row_for_diverges(void)
 	/* none at all */
 	p.checkpoint = 1;
 	mine.newest = mine.committed = 0;
-	mine.prepared = false;
 	CHECK_INT(always(&p, &mine, reason, sizeof(reason)), TK_VERDICT_DIVERGED);
 }
 
@@ -224,7 +221,6 @@ a_record_up_to_the_fork_point_is_adopted(void)
 
 	/* an older ancestor, nothing of it known but what the rows say */
 	mine.committed = 0;
-	mine.prepared = false;
 	p.timeline = 1;
 	p.end_lsn = UINT64_C(0x1000);
 	CHECK_INT(always(&p, &mine, reason, sizeof(reason)), TK_VERDICT_ADOPT);
