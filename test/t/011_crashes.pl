@@ -57,12 +57,12 @@ is_deeply([ grep { !$sent{ $_->{xid} } } @read ], [], '... and when it ended, th
 
 # the worker, again and again
 $workload->start;
-foreach my $i (1 .. 6)
+foreach my $i (1 .. 5)
 {
 	$workload->await_progress(20);
 	terminate_worker($node, $pipeline);
 }
-all_arrives('6 × pg_terminate_backend of the worker');
+all_arrives('5 × pg_terminate_backend of the worker');
 
 # the server, in order
 $workload->start;
@@ -74,7 +74,7 @@ $workload->await_progress(50);
 all_arrives('fast restart of PostgreSQL');
 
 # the server, all its processes at once
-foreach my $i (1 .. 3)
+foreach my $i (1 .. 2)
 {
 	$workload->start;
 	$workload->await_progress(20 + int(rand(50)));
@@ -112,7 +112,6 @@ $broker->kill9;
 $node->start;
 $workload->stop;
 $workload->start;
-wait_for_state($node, $pipeline, 'retrying', 60);
 $workload->await_commits(20);
 $broker->start;
 start_anew($node, $pipeline);

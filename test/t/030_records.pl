@@ -7,6 +7,7 @@ use Encode ();
 use Test::More;
 use TransactionalKafka;
 
+$ENV{PGCLIENTENCODING} = 'UTF8';
 my $node = new_node('main');
 create_server($node);
 

@@ -178,7 +178,7 @@ subtest 'DBZ-1684: a publication made after its tables had WAL, while another pi
 subtest 'airbyte#15214, DBZ-1766: the slot never passes a transaction that Kafka does not have' => sub {
 	my @points = qw(after-begin after-append checkpoint-triggered after-progress-append after-flush before-prepare-commit
 	  after-prepare-commit after-kafka-commit after-slot-confirm);
-	my $rounds = $ENV{TK_ROUNDS} || 50;
+	my $rounds = $ENV{TK_ROUNDS} || 25;
 	my ($n, $passed) = (0, 0);
 	my %end;
 

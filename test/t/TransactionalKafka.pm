@@ -389,9 +389,9 @@ sub start_anew
 # The independent consumer: kcat, read_committed, from the beginning to the last stable offset
 #
 
-# consume($topic, broker =>, isolation => 'read_uncommitted', from => offset): the records as hashes { topic, partition, offset, ts,
-# key, payload, headers => { name => value }, header_list => [name, value, ...] }, ordered by partition and offset;
-# key, payload and header values are text or undef.  A topic that does not exist holds none.
+# consume($topic, broker =>, isolation => 'read_uncommitted', from => offset): the records as hashes { topic, partition,
+# offset, ts, key, payload, headers => { name => value }, header_list => [name, value, ...] }, ordered by partition and
+# offset; key, payload and header values are text or undef.  A topic that does not exist holds none.
 sub consume
 {
 	my ($topic, %o) = @_;
@@ -495,12 +495,19 @@ sub is_sent
 sub is_stopped
 {
 	my ($node, $name, $state, $reason) = @_;
+	my ($seen, $hint, $why);
 
+	wait_until
+	{
+		($seen, $hint, $why) = split /\|/, query($node,
+			q(SELECT p.state || coalesce(' in process ' || s.pid, ''), p.hint, p.reason FROM kafka.pipelines p )
+			  . q(JOIN kafka.stat_pipelines s USING (pipeline) WHERE pipeline = ) . quote($name)), 3;
+		$seen eq $state;
+	}
+	"state $state of pipeline $name";
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
-	wait_for_state($node, $name, $state);
-	Test::More::like(pipeline_field($node, $name, 'reason'), qr/$reason/, "$name: $state, with its reason");
-	Test::More::isnt(pipeline_field($node, $name, 'hint'), '', "$name: and a hint");
-	wait_until { !defined worker_pid($node, $name) } "no worker of $name";
+	Test::More::like($why, qr/$reason/, "$name: $state, with its reason");
+	Test::More::isnt($hint, '', "$name: and a hint");
 	return;
 }
 
