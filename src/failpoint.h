@@ -32,6 +32,7 @@
 	X(AFTER_FLUSH, "after-flush") \
 	X(BEFORE_PREPARE_COMMIT, "before-prepare-commit") \
 	X(AFTER_PREPARE_COMMIT, "after-prepare-commit") \
+	X(BEFORE_KAFKA_COMMIT, "before-kafka-commit") \
 	X(AFTER_KAFKA_COMMIT, "after-kafka-commit") \
 	X(AFTER_SLOT_CONFIRM, "after-slot-confirm") \
 	X(BEFORE_MARK, "before-mark") \

@@ -1,10 +1,7 @@
 /*
  * functions.c
- *	  The SQL entry points.
- *
- * They check the caller first, as the caller; then they write the catalog as
- * the bootstrap superuser with a search_path of their own ("privileged"), so
- * neither a role's lack of rights nor its objects matter there.
+ *	  SQL entry points that ask a pipeline's worker for something and wait for
+ *	  it: drop_pipeline, pause, resume, checkpoint, wait_for; and live().
  *
  * The procedures commit in between, because a worker must see what they wrote:
  * a request is a committed change of the definition, its answer is the
@@ -16,51 +13,28 @@
 #include <math.h>
 #include <signal.h>
 
-#include "access/htup_details.h"
-#include "access/table.h"
 #include "access/xact.h"
 #include "access/xlog.h"
-#include "catalog/namespace.h"
-#include "catalog/partition.h"
 #include "catalog/pg_authid.h"
-#include "catalog/pg_class.h"
-#include "catalog/pg_inherits.h"
-#include "catalog/pg_publication.h"
 #include "catalog/pg_type.h"
-#include "commands/publicationcmds.h"
 #include "executor/spi.h"
 #include "fmgr.h"
-#include "foreign/foreign.h"
 #include "funcapi.h"
 #include "miscadmin.h"
-#include "nodes/parsenodes.h"
-#include "replication/slot.h"
-#include "storage/lmgr.h"
-#include "storage/proc.h"
 #include "utils/acl.h"
-#include "utils/array.h"
 #include "utils/builtins.h"
-#include "utils/guc.h"
-#include "utils/lsyscache.h"
 #include "utils/pg_lsn.h"
-#include "utils/rel.h"
-#include "utils/relcache.h"
-#include "utils/syscache.h"
 #include "utils/timestamp.h"
 #include "utils/wait_event.h"
 
-#include "catalog.h"
+#include "checks.h"
+#include "functions.h"
 #include "pg_compat.h"
-#include "registry.h"
-#include "route.h"
 #include "wal_source.h"
 
-PG_FUNCTION_INFO_V1(tk_create_pipeline);
 PG_FUNCTION_INFO_V1(tk_drop_pipeline);
 PG_FUNCTION_INFO_V1(tk_pause);
 PG_FUNCTION_INFO_V1(tk_resume);
-PG_FUNCTION_INFO_V1(tk_alter_pipeline);
-PG_FUNCTION_INFO_V1(tk_set_table);
 PG_FUNCTION_INFO_V1(tk_checkpoint);
 PG_FUNCTION_INFO_V1(tk_wait_for);
 PG_FUNCTION_INFO_V1(tk_live);
@@ -68,8 +42,8 @@ PG_FUNCTION_INFO_V1(tk_live);
 /* How long create_pipeline and resume wait for Kafka, once the slot is durable. */
 #define REACH_KAFKA_MS 10000
 
-static void
-utility(const char *command)
+void
+tk_utility(const char *command)
 {
 	int			result = SPI_execute(command, false, 0);
 
@@ -77,345 +51,21 @@ utility(const char *command)
 		elog(ERROR, "could not execute \"%s\": %s", command, SPI_result_code_string(result));
 }
 
-/* ----------------------------------------------------------------
- * Checks
- * ----------------------------------------------------------------
- */
-
-/* What every function here needs of the server. */
-static void
-check_server_ready(const char *what)
-{
-	PreventCommandDuringRecovery(what);
-	tk_require_preloaded();
-}
-
-static void
-check_logical_decoding(void)
-{
-	if (wal_level < WAL_LEVEL_LOGICAL)
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("transactional_kafka requires wal_level = logical"),
-				 errhint("Set wal_level to logical in postgresql.conf and restart the server.")));
-	if (max_replication_slots == 0)
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("transactional_kafka requires max_replication_slots > 0"),
-				 errhint("Set max_replication_slots in postgresql.conf and restart the server.")));
-}
-
-/* A procedure that commits can't be part of somebody's transaction. */
-static void
-check_not_atomic(FunctionCallInfo fcinfo, const char *what)
-{
-	bool		atomic = true;
-
-	if (fcinfo->context != NULL && IsA(fcinfo->context, CallContext))
-		atomic = castNode(CallContext, fcinfo->context)->atomic;
-	if (atomic)
-		ereport(ERROR,
-				(errcode(ERRCODE_ACTIVE_SQL_TRANSACTION),
-				 errmsg("%s cannot run inside a transaction block", what),
-				 errdetail("It commits its request and then waits for a background worker, which has to see it."),
-				 errhint("CALL it outside of BEGIN … COMMIT and of functions.")));
-}
-
-static char *
-required_name(FunctionCallInfo fcinfo, int argument, const char *what)
-{
-	if (PG_ARGISNULL(argument))
-		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("%s must not be null", what)));
-	return pstrdup(NameStr(*PG_GETARG_NAME(argument)));
-}
-
-/*
- * A pipeline's name begins topics and transactional ids, so it must be legal
- * there as it stands.  Type name cuts at 63 bytes without a word: a name of
- * that length may be half of one.
- */
-static void
-check_pipeline_name(const char *name)
-{
-	if (strlen(name) >= NAMEDATALEN - 1)
-		ereport(ERROR,
-				(errcode(ERRCODE_NAME_TOO_LONG),
-				 errmsg("pipeline name \"%s\" is too long", name),
-				 errdetail("It can have %d characters at most.", NAMEDATALEN - 2)));
-	if (tk_topic_problem(name) != NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_NAME),
-				 errmsg("invalid pipeline name \"%s\"", name),
-				 errdetail("The names of its topics begin with it: %s.", tk_topic_problem(name)),
-				 errhint("Use letters, digits, '.', '_' and '-'.")));
-}
-
-/* The definition of a pipeline that the caller may change. ERROR if there is none. */
-static TkDefinition *
-owned_definition(const char *name)
+/* Was the slot made, as far as the catalog says? */
+static bool
+slot_is_durable(const TkDefinition *d)
 {
 	Privileged	saved;
-	TkDefinition *d;
+	TkState		state;
 
 	tk_begin_privileged(&saved);
-	d = tk_definition_by_name(name);
+	tk_state_load(d, &state);
 	tk_end_privileged(&saved);
-	if (d == NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_UNDEFINED_OBJECT),
-				 errmsg("pipeline \"%s\" does not exist", name)));
-	if (!has_privs_of_role(GetUserId(), d->owner))
-		ereport(ERROR,
-				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-				 errmsg("must be owner of pipeline \"%s\"", name)));
-	return d;
+	return state.slot_created;
 }
 
-/* Would the server refuse UPDATE and DELETE of the table, once they are published? */
-static bool
-lacks_replica_identity(Oid relid)
-{
-	Relation	rel = RelationIdGetRelation(relid);
-	bool		lacks;
-
-	if (!RelationIsValid(rel))
-		return false;
-	lacks = rel->rd_rel->relreplident != REPLICA_IDENTITY_FULL && !OidIsValid(RelationGetReplicaIndex(rel));
-	RelationClose(rel);
-	return lacks;
-}
-
-/* The table, or one of its partitions: the server checks the one that holds the row. */
-static Oid
-without_replica_identity(Oid relid)
-{
-	List	   *all;
-	ListCell   *lc;
-
-	if (get_rel_relkind(relid) != RELKIND_PARTITIONED_TABLE)
-		return lacks_replica_identity(relid) ? relid : InvalidOid;
-	all = find_all_inheritors(relid, AccessShareLock, NULL);
-	foreach(lc, all)
-		if (get_rel_relkind(lfirst_oid(lc)) == RELKIND_RELATION && lacks_replica_identity(lfirst_oid(lc)))
-			return lfirst_oid(lc);
-	return InvalidOid;
-}
-
-static char *
-qualified_name(Oid relid)
-{
-	return quote_qualified_identifier(get_namespace_name_or_temp(get_rel_namespace(relid)), get_rel_name(relid));
-}
-
-static void
-check_replica_identity(const char *pipeline, Oid relid, int operations)
-{
-	Oid			lacking;
-
-	if ((operations & (TK_OP_UPDATE | TK_OP_DELETE)) == 0)
-		return;
-	lacking = without_replica_identity(relid);
-	if (OidIsValid(lacking))
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("table %s has no replica identity, so pipeline \"%s\" can't publish its updates and deletes",
-						qualified_name(lacking), pipeline),
-				 errdetail("PostgreSQL would refuse every UPDATE and DELETE of the table."),
-				 errhint("Give it a primary key or ALTER TABLE … REPLICA IDENTITY, or set the option operations to insert.")));
-}
-
-/* A table that a pipeline can publish, owned by the caller. */
-static void
-check_table(const char *pipeline, Oid relid)
-{
-	HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(relid));
-	Form_pg_class form;
-	const char *problem = NULL;
-
-	if (!HeapTupleIsValid(tuple))
-		ereport(ERROR,
-				(errcode(ERRCODE_UNDEFINED_TABLE),
-				 errmsg("relation with OID %u does not exist", relid)));
-	form = (Form_pg_class) GETSTRUCT(tuple);
-	if (form->relkind == RELKIND_FOREIGN_TABLE)
-		problem = "It is a foreign table: its changes are not in this server's WAL.";
-	else if (form->relkind == RELKIND_VIEW || form->relkind == RELKIND_MATVIEW)
-		problem = "It is a view: its changes are not in the WAL; publish the tables beneath.";
-	else if (form->relkind != RELKIND_RELATION && form->relkind != RELKIND_PARTITIONED_TABLE)
-		problem = "It is not a table.";
-	else if (form->relpersistence == RELPERSISTENCE_TEMP)
-		problem = "It is a temporary table: its changes are not in the WAL.";
-	else if (form->relpersistence == RELPERSISTENCE_UNLOGGED)
-		problem = "It is an unlogged table: its changes are not in the WAL.";
-	else if (relid < FirstNormalObjectId || form->relnamespace == get_namespace_oid("kafka", false))
-		problem = "It is a system table.";
-	if (problem != NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
-				 errmsg("pipeline \"%s\" can't publish %s", pipeline, qualified_name(relid)),
-				 errdetail("%s", problem)));
-	ReleaseSysCache(tuple);
-
-	if (!tk_owns_relation(relid, GetUserId()))
-		aclcheck_error(ACLCHECK_NOT_OWNER, OBJECT_TABLE, get_rel_name(relid));
-}
-
-static const TkTableEntry *
-entry_of(List *entries, Oid relid)
-{
-	ListCell   *lc;
-
-	foreach(lc, entries)
-		if (((TkTableEntry *) lfirst(lc))->relid == relid)
-			return (TkTableEntry *) lfirst(lc);
-	return NULL;
-}
-
-static int
-compare_topics(const ListCell *a, const ListCell *b)
-{
-	return strcmp(((const char **) lfirst(a))[0], ((const char **) lfirst(b))[0]);
-}
-
-/*
- * Every table's topic must be legal, and no two tables may share one unless
- * both name it themselves.
- */
-static void
-check_topics(const TkDefinition *d)
-{
-	List	   *tables = tk_published_tables(d);
-	List	   *entries = tk_table_entries(d);
-	List	   *topics = NIL;	/* of char *[3]: topic, table, "" if given by set_table */
-	const char **before = NULL;
-	ListCell   *lc;
-
-	foreach(lc, tables)
-	{
-		TkTableName *table = (TkTableName *) lfirst(lc);
-		const TkTableEntry *entry = entry_of(entries, table->relid);
-		const char **topic = palloc(3 * sizeof(char *));
-		char	   *name = palloc(TK_TOPIC_MAX + 1);
-		const char *problem = tk_route_topic(d->name, table->schema, table->table,
-											 entry ? entry->settings.topic : NULL, name);
-
-		if (problem != NULL)
-			ereport(ERROR,
-					(errcode(ERRCODE_INVALID_NAME),
-					 errmsg("table %s of pipeline \"%s\" has no legal topic: %s",
-							qualified_name(table->relid), d->name, problem),
-					 errhint("Give it one: SELECT kafka.set_table('%s', '%s', '{\"topic\": \"…\"}').",
-							 d->name, qualified_name(table->relid))));
-		topic[0] = name;
-		topic[1] = qualified_name(table->relid);
-		tk_check_not_progress_topic(name, psprintf("table %s", topic[1]));
-		topic[2] = entry && entry->settings.topic ? "" : NULL;
-		topics = lappend(topics, topic);
-	}
-	list_sort(topics, compare_topics);
-	foreach(lc, topics)
-	{
-		const char **topic = (const char **) lfirst(lc);
-
-		if (before != NULL && strcmp(before[0], topic[0]) == 0 && (before[2] == NULL || topic[2] == NULL))
-			ereport(ERROR,
-					(errcode(ERRCODE_DUPLICATE_OBJECT),
-					 errmsg("tables %s and %s of pipeline \"%s\" would share the topic \"%s\"",
-							before[1], topic[1], d->name, topic[0]),
-					 before[2] == NULL && topic[2] == NULL ?
-					 errhint("Leave one of them out, or give it to a pipeline of its own.") :
-					 errhint("Give one of them a topic of its own with kafka.set_table().")));
-		before = topic;
-	}
-}
-
-/* ----------------------------------------------------------------
- * Publications
- * ----------------------------------------------------------------
- */
-
-/* Makes the four publications of a pipeline, empty. */
-static void
-create_publications(int32 pipeline_id)
-{
-	for (int i = 0; i < TK_OPERATIONS; i++)
-		utility(psprintf("CREATE PUBLICATION %s WITH (publish = '%s', publish_via_partition_root = true)",
-						 quote_identifier(tk_owned_publication(pipeline_id, i)), tk_operation_names[i]));
-}
-
-static void
-drop_publications(int32 pipeline_id)
-{
-	for (int i = 0; i < TK_OPERATIONS; i++)
-		utility(psprintf("DROP PUBLICATION IF EXISTS %s", quote_identifier(tk_owned_publication(pipeline_id, i))));
-}
-
-/* Puts each table into the publications of its operations, and out of the others. */
-static void
-arrange_publications(const TkDefinition *d, int default_operations)
-{
-	List	   *entries = tk_table_entries(d);
-	ListCell   *lc;
-
-	for (int i = 0; i < TK_OPERATIONS; i++)
-	{
-		char	   *name = tk_owned_publication(d->pipeline_id, i);
-		Oid			publication = get_publication_oid(name, false);
-
-		foreach(lc, entries)
-		{
-			TkTableEntry *entry = (TkTableEntry *) lfirst(lc);
-			int			operations = entry->operations ? entry->operations : default_operations;
-			bool		wanted = (operations & (1 << i)) != 0;
-			bool		member = SearchSysCacheExists2(PUBLICATIONRELMAP, ObjectIdGetDatum(entry->relid),
-													   ObjectIdGetDatum(publication));
-
-			/* A table that was dropped keeps its row, for what the WAL still holds of it. */
-			if (!SearchSysCacheExists1(RELOID, ObjectIdGetDatum(entry->relid)))
-				continue;
-			if (wanted != member)
-				utility(psprintf("ALTER PUBLICATION %s %s TABLE %s%s", quote_identifier(name),
-								 wanted ? "ADD" : "DROP",
-								 get_rel_relkind(entry->relid) == RELKIND_PARTITIONED_TABLE ? "" : "ONLY ",
-								 qualified_name(entry->relid)));
-		}
-	}
-}
-
-/* A publication of the user's: tables that it would make read-only for UPDATE and DELETE. */
-static void
-warn_of_publication(const TkDefinition *d)
-{
-	Publication *publication = GetPublication(d->publication_oid);
-	StringInfoData names;
-	ListCell   *lc;
-
-	if (!publication->pubactions.pubupdate && !publication->pubactions.pubdelete)
-		return;
-	initStringInfo(&names);
-	foreach(lc, tk_published_tables(d))
-	{
-		Oid			relid = ((TkTableName *) lfirst(lc))->relid;
-
-		if (OidIsValid(without_replica_identity(relid)))
-			appendStringInfo(&names, "%s%s", names.len ? ", " : "", qualified_name(relid));
-	}
-	if (names.len > 0)
-		ereport(WARNING,
-				(errmsg("publication \"%s\" has tables without a replica identity: %s", d->publication, names.data),
-				 errdetail("PostgreSQL refuses their UPDATEs and DELETEs while it publishes them."),
-				 errhint("Give them a primary key or ALTER TABLE … REPLICA IDENTITY.")));
-}
-
-/* ----------------------------------------------------------------
- * Requests and answers
- * ----------------------------------------------------------------
- */
-
-static TkPipelineEntry *
-publish(const TkDefinition *d, int64 generation, bool wanted, bool gone)
+TkPipelineEntry *
+tk_request(const TkDefinition *d, int64 generation, bool wanted, bool gone)
 {
 	TkPublication p = {0};
 
@@ -425,6 +75,7 @@ publish(const TkDefinition *d, int64 generation, bool wanted, bool gone)
 	p.name = d->name;
 	p.owner = d->owner;
 	p.server = d->server;
+	p.slot_ready = slot_is_durable(d);
 	p.generation = generation;
 	p.wanted = wanted;
 	p.gone = gone;
@@ -517,25 +168,12 @@ report_blocker(const char *name, pid_t worker, TransactionId *reported)
 			 errhint("A replication slot starts only when all transactions that write now have ended. Cancelling leaves the pipeline defined.")));
 }
 
-/* What the catalog says; the registry forgets it when the worker ends. */
-static bool
-slot_is_durable(const TkDefinition *d)
-{
-	Privileged	saved;
-	TkState		state;
-
-	tk_begin_privileged(&saved);
-	tk_state_load(d, &state);
-	tk_end_privileged(&saved);
-	return state.slot_created;
-}
-
 /*
  * Waits until the pipeline's slot is durable, then for a while until it runs.
  * ERROR for a sticky state; WARNING if Kafka isn't reached.
  */
-static void
-await_start(TkPipelineEntry *entry, const TkDefinition *d)
+void
+tk_await_start(TkPipelineEntry *entry, const TkDefinition *d)
 {
 	TransactionId reported = InvalidTransactionId;
 	TimestampTz give_up = 0;
@@ -559,18 +197,12 @@ await_start(TkPipelineEntry *entry, const TkDefinition *d)
 					 errmsg("no free background worker slot for pipeline \"%s\"", d->name),
 					 errdetail("The pipeline is defined and starts when there is one."),
 					 errhint("Raise max_worker_processes and restart the server.")));
-		if (s.state == TK_STATE_RETRYING && !s.slot_ready && give_up == 0)
-		{
-			/* It failed; was that before its slot was durable? */
-			ConditionVariableCancelSleep();
-			if (!slot_is_durable(d))
-				ereport(ERROR,
-						(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-						 errmsg("pipeline \"%s\" could not start: %s", d->name, s.reason),
-						 errdetail("The pipeline is defined and goes on trying."),
-						 s.hint[0] ? errhint("%s", s.hint) : errhint("See the view kafka.stat_pipelines.")));
-			s.slot_ready = true;
-		}
+		if (s.state == TK_STATE_RETRYING && !s.slot_ready)
+			ereport(ERROR,
+					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+					 errmsg("pipeline \"%s\" could not start: %s", d->name, s.reason),
+					 errdetail("The pipeline is defined and goes on trying."),
+					 s.hint[0] ? errhint("%s", s.hint) : errhint("See the view kafka.stat_pipelines.")));
 		if (s.slot_ready && give_up == 0)
 			give_up = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), REACH_KAFKA_MS);
 		if (give_up != 0 && (s.state == TK_STATE_RETRYING || GetCurrentTimestamp() >= give_up))
@@ -624,8 +256,8 @@ await_stop(TkPipelineEntry *entry, int32 pipeline_id)
  * Changes a definition's flags; returns its new generation.  set: an
  * assignment list, constant text.
  */
-static int64
-update_definition(int32 pipeline_id, const char *set, bool dropping_too)
+int64
+tk_update_definition(int32 pipeline_id, const char *set, bool dropping_too)
 {
 	bool		isnull;
 	int			result;
@@ -641,187 +273,6 @@ update_definition(int32 pipeline_id, const char *set, bool dropping_too)
 	return DatumGetInt64(SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, &isnull));
 }
 
-/* ----------------------------------------------------------------
- * Procedures
- * ----------------------------------------------------------------
- */
-
-static Oid
-check_kafka_server(const char *name)
-{
-	ForeignServer *server = GetForeignServerByName(name, false);
-	ForeignDataWrapper *wrapper = GetForeignDataWrapper(server->fdwid);
-
-	if (strcmp(wrapper->fdwname, "transactional_kafka") != 0)
-		ereport(ERROR,
-				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
-				 errmsg("server \"%s\" is not a Kafka cluster", name),
-				 errdetail("Its foreign-data wrapper is \"%s\".", wrapper->fdwname),
-				 errhint("CREATE SERVER … FOREIGN DATA WRAPPER transactional_kafka.")));
-	if (tk_server_usage(server->serverid, GetUserId()) != ACLCHECK_OK)
-		aclcheck_error(ACLCHECK_NO_PRIV, OBJECT_FOREIGN_SERVER, name);
-	return server->serverid;
-}
-
-/* The tables' OIDs, checked. */
-static List *
-check_tables(const char *pipeline, ArrayType *array, int operations)
-{
-	Datum	   *elements;
-	bool	   *nulls;
-	int			n;
-	List	   *result = NIL;
-
-	deconstruct_array(array, REGCLASSOID, sizeof(Oid), true, TYPALIGN_INT, &elements, &nulls, &n);
-	for (int i = 0; i < n; i++)
-	{
-		Oid			relid;
-
-		if (nulls[i])
-			ereport(ERROR,
-					(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-					 errmsg("tables of pipeline \"%s\" must not be null", pipeline)));
-		relid = DatumGetObjectId(elements[i]);
-
-		/* ALTER and DROP wait until the publications hold it; nobody locks what isn't theirs. */
-		check_table(pipeline, relid);
-		LockRelationOid(relid, ShareUpdateExclusiveLock);
-		check_table(pipeline, relid);
-		if (list_member_oid(result, relid))
-			ereport(ERROR,
-					(errcode(ERRCODE_DUPLICATE_OBJECT),
-					 errmsg("table %s is named twice for pipeline \"%s\"", qualified_name(relid), pipeline)));
-		check_replica_identity(pipeline, relid, operations);
-		result = lappend_oid(result, relid);
-	}
-	return result;
-}
-
-/* Writes the rows of a new pipeline and makes its publications. */
-static TkDefinition *
-insert_definition(const char *name, Oid owner, const char *server_name, Oid server, const char *publication,
-				  Oid publication_oid, Jsonb *options, List *tables, int operations)
-{
-	static TkStatement insert = {
-		"INSERT INTO kafka.pipeline (name, owner, server, server_oid, publication, publication_oid, options) "
-		"VALUES ($1, $2::regrole, $3, $4, $5, $6, $7) ON CONFLICT (name) DO NOTHING", 7,
-		{NAMEOID, OIDOID, NAMEOID, OIDOID, NAMEOID, OIDOID, JSONBOID}, NULL
-	};
-	static TkStatement insert_table = {
-		"INSERT INTO kafka.pipeline_table (pipeline_id, \"table\") VALUES ($1, $2::regclass)", 2, {INT4OID, OIDOID}, NULL
-	};
-	Datum		values[7];
-	NameData	names[3];
-	TkDefinition *d;
-	ListCell   *lc;
-
-	namestrcpy(&names[0], name);
-	namestrcpy(&names[1], server_name);
-	values[0] = NameGetDatum(&names[0]);
-	values[1] = ObjectIdGetDatum(owner);
-	values[2] = NameGetDatum(&names[1]);
-	values[3] = ObjectIdGetDatum(server);
-	if (publication != NULL)
-		namestrcpy(&names[2], publication);
-	values[4] = NameGetDatum(&names[2]);
-	values[5] = ObjectIdGetDatum(publication_oid);
-	values[6] = JsonbPGetDatum(options);
-	if (tk_execute(&insert, values, publication ? NULL : "    nn ", false) == 0)
-		ereport(ERROR,
-				(errcode(ERRCODE_DUPLICATE_OBJECT),
-				 errmsg("pipeline \"%s\" already exists", name)));
-	d = tk_definition_by_name(name);
-	foreach(lc, tables)
-	{
-		values[0] = Int32GetDatum(d->pipeline_id);
-		values[1] = ObjectIdGetDatum(lfirst_oid(lc));
-		tk_execute(&insert_table, values, NULL, false);
-	}
-	tk_state_create(d->pipeline_id);
-	if (publication == NULL)
-	{
-		create_publications(d->pipeline_id);
-		arrange_publications(d, operations);
-	}
-	check_topics(d);
-	return d;
-}
-
-/* SQL: CALL kafka.create_pipeline(pipeline, server, tables, publication, options) */
-Datum
-tk_create_pipeline(PG_FUNCTION_ARGS)
-{
-	char	   *name;
-	char	   *server_name;
-	char	   *publication = NULL;
-	Oid			publication_oid = InvalidOid;
-	Oid			server;
-	Jsonb	   *raw_options;
-	TkPipelineOptions *options;
-	List	   *tables = NIL;
-	Privileged	saved;
-	TkDefinition *d;
-	TkPipelineEntry *entry;
-	Oid			owner = GetUserId();
-
-	check_server_ready("create_pipeline()");
-	check_logical_decoding();
-	check_not_atomic(fcinfo, "create_pipeline()");
-	SPI_connect_ext(SPI_OPT_NONATOMIC);
-
-	name = required_name(fcinfo, 0, "pipeline");
-	server_name = required_name(fcinfo, 1, "server");
-	check_pipeline_name(name);
-	if (!superuser() && !has_rolreplication(owner))
-		ereport(ERROR,
-				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-				 errmsg("must be superuser or replication role to create a pipeline"),
-				 errdetail("A pipeline has a replication slot, which makes the server keep WAL.")));
-	server = check_kafka_server(server_name);
-	raw_options = PG_ARGISNULL(4) ? DatumGetJsonbP(DirectFunctionCall1(jsonb_in, CStringGetDatum("{}"))) :
-		PG_GETARG_JSONB_P(4);
-	tk_check_pipeline_options(raw_options, psprintf("pipeline \"%s\"", name));
-
-	/* null stands for the default: it isn't stored */
-	raw_options = tk_merge_options(DatumGetJsonbP(DirectFunctionCall1(jsonb_in, CStringGetDatum("{}"))), raw_options);
-	options = tk_parse_pipeline_options(raw_options, psprintf("pipeline \"%s\"", name));
-	if (options->progress_topic != NULL)
-		tk_check_not_progress_topic(options->progress_topic, psprintf("pipeline \"%s\"", name));
-	if (!PG_ARGISNULL(2) && !PG_ARGISNULL(3))
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("pipeline \"%s\" can have tables or a publication, not both", name)));
-	if (!PG_ARGISNULL(2))
-		tables = check_tables(name, PG_GETARG_ARRAYTYPE_P(2), options->operations);
-	if (!PG_ARGISNULL(3))
-	{
-		publication = pstrdup(NameStr(*PG_GETARG_NAME(3)));
-		publication_oid = get_publication_oid(publication, true);
-		if (!OidIsValid(publication_oid))
-			ereport(ERROR,
-					(errcode(ERRCODE_UNDEFINED_OBJECT),
-					 errmsg("publication \"%s\" of pipeline \"%s\" does not exist", publication, name),
-					 errhint("CREATE PUBLICATION first, or give the pipeline a list of tables.")));
-		if (!tk_owns_publication(publication_oid, owner))
-			aclcheck_error(ACLCHECK_NOT_OWNER, OBJECT_PUBLICATION, publication);
-	}
-
-	tk_begin_privileged(&saved);
-	d = insert_definition(name, owner, server_name, server, publication, publication_oid, raw_options,
-						  tables, options->operations);
-	if (publication != NULL)
-		warn_of_publication(d);
-	tk_end_privileged(&saved);
-
-	/* From here on the definition stays, whatever happens. */
-	tk_spi_commit();
-	entry = publish(d, d->generation, true, false);
-	if (entry != NULL)
-		await_start(entry, d);
-	SPI_finish();
-	PG_RETURN_VOID();
-}
-
 /* SQL: CALL kafka.drop_pipeline(pipeline) */
 Datum
 tk_drop_pipeline(PG_FUNCTION_ARGS)
@@ -833,20 +284,20 @@ tk_drop_pipeline(PG_FUNCTION_ARGS)
 	TkPipelineEntry *entry;
 	int64		generation;
 
-	check_server_ready("drop_pipeline()");
-	check_not_atomic(fcinfo, "drop_pipeline()");
+	tk_check_server_ready("drop_pipeline()");
+	tk_check_not_atomic(fcinfo, "drop_pipeline()");
 	SPI_connect_ext(SPI_OPT_NONATOMIC);
-	name = required_name(fcinfo, 0, "pipeline");
-	d = owned_definition(name);
+	name = tk_required_name(fcinfo, 0, "pipeline");
+	d = tk_owned_definition(name);
 	slot = tk_slot_name(MyDatabaseId, d->pipeline_id);
 
 	/* A crash after this leaves a definition that nobody starts; the same call then ends the work. */
 	tk_begin_privileged(&saved);
-	generation = update_definition(d->pipeline_id, "dropping = true, enabled = false", true);
+	generation = tk_update_definition(d->pipeline_id, "dropping = true, enabled = false", true);
 	tk_end_privileged(&saved);
 	tk_spi_commit();
 
-	entry = publish(d, generation, false, false);
+	entry = tk_request(d, generation, false, false);
 	if (entry != NULL)
 		await_stop(entry, d->pipeline_id);
 
@@ -854,13 +305,13 @@ tk_drop_pipeline(PG_FUNCTION_ARGS)
 	tk_slot_drop(slot);
 	tk_begin_privileged(&saved);
 	if (d->publication == NULL)
-		drop_publications(d->pipeline_id);
-	utility(psprintf("DELETE FROM kafka.checkpoint WHERE pipeline_id = %d", d->pipeline_id));
-	utility(psprintf("DELETE FROM kafka.pipeline_state WHERE pipeline_id = %d", d->pipeline_id));
-	utility(psprintf("DELETE FROM kafka.pipeline WHERE pipeline_id = %d", d->pipeline_id));
+		tk_drop_publications(d->pipeline_id);
+	tk_utility(psprintf("DELETE FROM kafka.checkpoint WHERE pipeline_id = %d", d->pipeline_id));
+	tk_utility(psprintf("DELETE FROM kafka.pipeline_state WHERE pipeline_id = %d", d->pipeline_id));
+	tk_utility(psprintf("DELETE FROM kafka.pipeline WHERE pipeline_id = %d", d->pipeline_id));
 	tk_end_privileged(&saved);
 	tk_spi_commit();
-	(void) publish(d, generation, false, true);
+	(void) tk_request(d, generation, false, true);
 	SPI_finish();
 	PG_RETURN_VOID();
 }
@@ -875,53 +326,37 @@ tk_pause(PG_FUNCTION_ARGS)
 	TkPipelineEntry *entry;
 	int64		generation;
 
-	check_server_ready("pause()");
-	check_not_atomic(fcinfo, "pause()");
+	tk_check_server_ready("pause()");
+	tk_check_not_atomic(fcinfo, "pause()");
 	SPI_connect_ext(SPI_OPT_NONATOMIC);
-	name = required_name(fcinfo, 0, "pipeline");
-	d = owned_definition(name);
+	name = tk_required_name(fcinfo, 0, "pipeline");
+	d = tk_owned_definition(name);
 	if (!d->enabled)
 		ereport(NOTICE, (errmsg("pipeline \"%s\" is paused already", name)));
 
 	tk_begin_privileged(&saved);
-	generation = update_definition(d->pipeline_id, "enabled = false", false);
+	generation = tk_update_definition(d->pipeline_id, "enabled = false", false);
 	tk_end_privileged(&saved);
 	tk_spi_commit();
-	entry = publish(d, generation, false, false);
+	entry = tk_request(d, generation, false, false);
 	if (entry != NULL)
 		await_stop(entry, d->pipeline_id);
 	SPI_finish();
 	PG_RETURN_VOID();
 }
 
-/*
- * A definition that was restored or cloned becomes a pipeline of this
- * database.  OIDs in it may be those of another one: names count.
- */
-static TkDefinition *
-adopt_definition(const TkDefinition *d)
+static bool
+is_running(int32 pipeline_id)
 {
-	static TkStatement statement = {
-		"UPDATE kafka.pipeline SET server_oid = $2, publication_oid = $3 WHERE pipeline_id = $1",
-		3, {INT4OID, OIDOID, OIDOID}, NULL
-	};
-	Oid			server = check_kafka_server(d->server_name);
-	Oid			publication = d->publication ? get_publication_oid(d->publication, false) : InvalidOid;
-	Privileged	saved;
-	Datum		values[3];
-	TkDefinition *adopted;
+	Oid			catalog = tk_catalog_oid();
+	TkPipelineEntry *entry;
+	bool		running;
 
-	if (OidIsValid(publication) && !tk_owns_publication(publication, GetUserId()))
-		aclcheck_error(ACLCHECK_NOT_OWNER, OBJECT_PUBLICATION, d->publication);
-	tk_begin_privileged(&saved);
-	values[0] = Int32GetDatum(d->pipeline_id);
-	values[1] = ObjectIdGetDatum(server);
-	values[2] = ObjectIdGetDatum(publication);
-	tk_execute(&statement, values, NULL, false);
-	tk_state_create(d->pipeline_id);
-	adopted = tk_definition_by_id(d->pipeline_id);
-	tk_end_privileged(&saved);
-	return adopted;
+	LWLockAcquire(tk_shared->lock, LW_SHARED);
+	entry = tk_registry_find(MyDatabaseId, catalog, pipeline_id);
+	running = entry != NULL && entry->wanted && entry->state == TK_STATE_RUNNING;
+	LWLockRelease(tk_shared->lock);
+	return running;
 }
 
 /* SQL: CALL kafka.resume(pipeline) */
@@ -935,230 +370,30 @@ tk_resume(PG_FUNCTION_ARGS)
 	TkPipelineEntry *entry;
 	int64		generation;
 
-	check_server_ready("resume()");
-	check_logical_decoding();
-	check_not_atomic(fcinfo, "resume()");
+	tk_check_server_ready("resume()");
+	tk_check_logical_decoding();
+	tk_check_not_atomic(fcinfo, "resume()");
 	SPI_connect_ext(SPI_OPT_NONATOMIC);
-	name = required_name(fcinfo, 0, "pipeline");
-	d = owned_definition(name);
+	name = tk_required_name(fcinfo, 0, "pipeline");
+	d = tk_owned_definition(name);
+	if (d->enabled && is_running(d->pipeline_id))
+	{
+		ereport(NOTICE, (errmsg("pipeline \"%s\" is running already", name)));
+		SPI_finish();
+		PG_RETURN_VOID();
+	}
 
 	/* The update locks the row: of two that resume a clone, one makes the state. */
 	tk_begin_privileged(&saved);
-	generation = update_definition(d->pipeline_id, "enabled = true, resumes = resumes + 1", false);
+	generation = tk_update_definition(d->pipeline_id, "enabled = true, resumes = resumes + 1", false);
 	tk_state_load(d, &state);
 	tk_end_privileged(&saved);
 	if (!state.exists)
-		d = adopt_definition(d);
+		d = tk_adopt_definition(d);
 	tk_spi_commit();
-	entry = publish(d, generation, true, false);
+	entry = tk_request(d, generation, true, false);
 	if (entry != NULL)
-		await_start(entry, d);
-	SPI_finish();
-	PG_RETURN_VOID();
-}
-
-/* ----------------------------------------------------------------
- * Functions
- * ----------------------------------------------------------------
- */
-
-/* The definition, its row locked against a second change; the caller may change it. */
-static TkDefinition *
-locked_definition(const char *name)
-{
-	Privileged	saved;
-	TkDefinition *d = owned_definition(name);
-
-	tk_begin_privileged(&saved);
-	utility(psprintf("SELECT FROM kafka.pipeline WHERE pipeline_id = %d FOR NO KEY UPDATE", d->pipeline_id));
-	d = tk_definition_by_name(name);
-	tk_end_privileged(&saved);
-	if (d == NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_UNDEFINED_OBJECT),
-				 errmsg("pipeline \"%s\" does not exist", name)));
-	return d;
-}
-
-static void
-check_progress_topic_unchanged(const TkPipelineOptions *before, const TkPipelineOptions *after, const char *name)
-{
-	const char *a = before->progress_topic ? before->progress_topic : "";
-	const char *b = after->progress_topic ? after->progress_topic : "";
-
-	if (strcmp(a, b) != 0)
-		ereport(ERROR,
-				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-				 errmsg("the progress topic of pipeline \"%s\" can't be changed", name),
-				 errdetail("It holds the pipeline's position.")));
-}
-
-/* SQL: kafka.alter_pipeline(pipeline name, options jsonb) → void */
-Datum
-tk_alter_pipeline(PG_FUNCTION_ARGS)
-{
-	static TkStatement statement = {
-		"UPDATE kafka.pipeline SET options = $2, generation = generation + 1 WHERE pipeline_id = $1", 2, {INT4OID, JSONBOID}, NULL
-	};
-	char	   *name;
-	char	   *what;
-	TkDefinition *d;
-	TkPipelineOptions *before;
-	TkPipelineOptions *after;
-	Jsonb	   *merged;
-	Privileged	saved;
-	Datum		values[2];
-	ListCell   *lc;
-
-	check_server_ready("alter_pipeline()");
-	PreventCommandIfReadOnly("alter_pipeline()");
-	SPI_connect();
-	name = required_name(fcinfo, 0, "pipeline");
-	if (PG_ARGISNULL(1))
-		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("options must not be null")));
-	d = locked_definition(name);
-	what = psprintf("pipeline \"%s\"", name);
-
-	/* Names are checked in the change too: null for an unknown one is a slip as well. */
-	tk_check_pipeline_options(PG_GETARG_JSONB_P(1), what);
-	merged = tk_merge_options(d->raw_options, PG_GETARG_JSONB_P(1));
-	before = tk_parse_pipeline_options(d->raw_options, what);
-	after = tk_parse_pipeline_options(merged, what);
-	check_progress_topic_unchanged(before, after, name);
-
-	tk_begin_privileged(&saved);
-	values[0] = Int32GetDatum(d->pipeline_id);
-	values[1] = JsonbPGetDatum(merged);
-	tk_execute(&statement, values, NULL, false);
-	if (d->publication == NULL)
-	{
-		foreach(lc, tk_table_entries(d))
-		{
-			TkTableEntry *entry = (TkTableEntry *) lfirst(lc);
-
-			check_replica_identity(name, entry->relid, entry->operations ? entry->operations : after->operations);
-		}
-		arrange_publications(d, after->operations);
-	}
-	tk_end_privileged(&saved);
-	tk_request_scout_at_commit();
-	SPI_finish();
-	PG_RETURN_VOID();
-}
-
-/* The chosen key columns must exist and be logged in every old row. */
-static void
-check_key(const TkDefinition *d, Oid relid, List *keys, int operations)
-{
-	Relation	rel = table_open(relid, AccessShareLock);
-	bool		old_rows = (operations & (TK_OP_UPDATE | TK_OP_DELETE)) != 0;
-	Bitmapset  *identity = RelationGetIndexAttrBitmap(rel, INDEX_ATTR_BITMAP_IDENTITY_KEY);
-	ListCell   *lc;
-
-	foreach(lc, keys)
-	{
-		char	   *name = (char *) lfirst(lc);
-		AttrNumber	attnum = get_attnum(relid, name);
-
-		for (ListCell *before = list_head(keys); before != lc; before = lnext(keys, before))
-			if (strcmp(name, (char *) lfirst(before)) == 0)
-				ereport(ERROR,
-						(errcode(ERRCODE_DUPLICATE_COLUMN),
-						 errmsg("column \"%s\" is named twice in the key of table %s", name, qualified_name(relid))));
-
-		if (attnum <= 0)
-			ereport(ERROR,
-					(errcode(ERRCODE_UNDEFINED_COLUMN),
-					 errmsg("column \"%s\" of table %s does not exist", name, qualified_name(relid)),
-					 errdetail("It was to be part of the key in pipeline \"%s\".", d->name)));
-		if (old_rows && rel->rd_rel->relreplident != REPLICA_IDENTITY_FULL &&
-			!bms_is_member(attnum - FirstLowInvalidHeapAttributeNumber, identity))
-			ereport(ERROR,
-					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-					 errmsg("key column \"%s\" of table %s is not in its replica identity", name, qualified_name(relid)),
-					 errdetail("PostgreSQL doesn't log it for a DELETE, so the record would have no key."),
-					 errhint("Use ALTER TABLE … REPLICA IDENTITY FULL, or USING INDEX with an index that has it.")));
-	}
-	table_close(rel, AccessShareLock);
-}
-
-/* SQL: kafka.set_table(pipeline name, table regclass, options jsonb) → void */
-Datum
-tk_set_table(PG_FUNCTION_ARGS)
-{
-	static TkStatement load = {
-		"SELECT options FROM kafka.pipeline_table WHERE pipeline_id = $1 AND \"table\" = $2::regclass", 2, {INT4OID, OIDOID}, NULL
-	};
-	static TkStatement store = {
-		"INSERT INTO kafka.pipeline_table (pipeline_id, \"table\", options) VALUES ($1, $2::regclass, $3) "
-		"ON CONFLICT (pipeline_id, \"table\") DO UPDATE SET options = EXCLUDED.options", 3, {INT4OID, OIDOID, JSONBOID}, NULL
-	};
-	char	   *name;
-	char	   *what;
-	Oid			relid;
-	TkDefinition *d;
-	TkPipelineOptions *options;
-	TkTableOptions *table;
-	Jsonb	   *stored = NULL;
-	Privileged	saved;
-	Datum		values[3];
-	bool		member;
-	int			operations;
-	ListCell   *lc;
-
-	check_server_ready("set_table()");
-	PreventCommandIfReadOnly("set_table()");
-	SPI_connect();
-	name = required_name(fcinfo, 0, "pipeline");
-	if (PG_ARGISNULL(1) || PG_ARGISNULL(2))
-		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("table and options must not be null")));
-	relid = PG_GETARG_OID(1);
-	d = locked_definition(name);
-	check_table(name, relid);
-	what = psprintf("table %s of pipeline \"%s\"", qualified_name(relid), name);
-	(void) tk_parse_table_options(PG_GETARG_JSONB_P(2), what);
-
-	tk_begin_privileged(&saved);
-	values[0] = Int32GetDatum(d->pipeline_id);
-	values[1] = ObjectIdGetDatum(relid);
-	member = tk_execute(&load, values, NULL, false) > 0;
-	if (member)
-	{
-		bool		isnull;
-
-		stored = DatumGetJsonbPCopy(SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, &isnull));
-	}
-	else
-	{
-		foreach(lc, tk_published_tables(d))
-			if (((TkTableName *) lfirst(lc))->relid == relid)
-				member = true;
-		stored = DatumGetJsonbP(DirectFunctionCall1(jsonb_in, CStringGetDatum("{}")));
-	}
-	if (!member)
-		ereport(ERROR,
-				(errcode(ERRCODE_UNDEFINED_OBJECT),
-				 errmsg("table %s is not part of pipeline \"%s\"", qualified_name(relid), name)));
-
-	stored = tk_merge_options(stored, PG_GETARG_JSONB_P(2));
-	table = tk_parse_table_options(stored, what);
-	options = tk_parse_pipeline_options(d->raw_options, psprintf("pipeline \"%s\"", name));
-	operations = table->operations ? table->operations : options->operations;
-	check_key(d, relid, table->keys, operations);
-	if (d->publication == NULL)
-		check_replica_identity(name, relid, operations);
-	values[2] = JsonbPGetDatum(stored);
-	tk_execute(&store, values, NULL, false);
-	(void) update_definition(d->pipeline_id, "enabled = enabled", false);
-	if (d->publication == NULL)
-		arrange_publications(d, options->operations);
-	check_topics(d);
-	tk_end_privileged(&saved);
-	tk_request_scout_at_commit();
+		tk_await_start(entry, d);
 	SPI_finish();
 	PG_RETURN_VOID();
 }
@@ -1270,9 +505,9 @@ tk_checkpoint(PG_FUNCTION_ARGS)
 	uint64		wanted;
 	TimestampTz give_up = 0;
 
-	check_server_ready("checkpoint()");
+	tk_check_server_ready("checkpoint()");
 	check_no_xid("checkpoint()");
-	name = required_name(fcinfo, 0, "pipeline");
+	name = tk_required_name(fcinfo, 0, "pipeline");
 	if (!PG_ARGISNULL(1))
 		give_up = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), timeout_ms(PG_GETARG_INTERVAL_P(1)));
 	entry = entry_by_name(name, &pipeline_id);
@@ -1300,7 +535,7 @@ tk_wait_for(PG_FUNCTION_ARGS)
 	XLogRecPtr	target;
 	TimestampTz give_up = 0;
 
-	check_server_ready("wait_for()");
+	tk_check_server_ready("wait_for()");
 	check_no_xid("wait_for()");
 	target = PG_ARGISNULL(0) ? flushed_now() : PG_GETARG_LSN(0);
 	if (!PG_ARGISNULL(2))

@@ -16,26 +16,14 @@
  */
 #include "postgres.h"
 
-#include <unistd.h>
-
 #include "access/timeline.h"
-#include "access/xact.h"
 #include "access/xlog.h"
-#include "commands/dbcommands.h"
-#include "foreign/foreign.h"
 #include "catalog/pg_publication.h"
-#include "mb/pg_wchar.h"
 #include "miscadmin.h"
-#include "pgstat.h"
-#include "postmaster/bgworker.h"
 #include "postmaster/interrupt.h"
-#include "storage/ipc.h"
 #include "storage/latch.h"
-#include "storage/proc.h"
-#include "tcop/tcopprot.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
-#include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 #include "utils/wait_event.h"
@@ -48,19 +36,17 @@
 #include "recovery.h"
 #include "wal_source.h"
 
-PGDLLEXPORT void tk_pipeline_main(Datum arg);
-
 /* How long a start waits for Kafka before the launcher's backoff takes over. */
 #define REACH_PATIENCE_US INT64CONST(5000000)
 
 /* … for one step of recovery: fencing may wait for a transaction that is just being ended */
 #define RECOVERY_PATIENCE_US INT64CONST(60000000)
 
-/* … and at the process's end, for an abort and for librdkafka's threads. */
-#define EXIT_PATIENCE_MS 700
-
 /* A commit slower than this may have an EndTxn on its way twice: librdkafka repeats one after 100 ms (less 20 %). */
 #define SLOW_COMMIT_US INT64CONST(75000)
+
+/* Without an acknowledgement for so long, a checkpoint asks whether its topics are still there. */
+#define MISSING_TOPIC_AFTER_US INT64CONST(10000000)
 
 /* An idle pipeline marks its last row so long after the commit. */
 #define MARK_AFTER_US INT64CONST(1000000)
@@ -74,8 +60,6 @@ PGDLLEXPORT void tk_pipeline_main(Datum arg);
 
 TkPipeline	tk_pipeline;
 
-static bool orderly_exit = false;
-static int64 attached_generation;
 static int64 running_since_us;
 
 /* The fork points of this server's timeline history. */
@@ -86,41 +70,6 @@ static int	nforks;
  * Loading
  * ----------------------------------------------------------------
  */
-
-static void
-pin_setting(const char *name, const char *value)
-{
-	SetConfigOption(name, value, PGC_SUSET, PGC_S_OVERRIDE);
-}
-
-/* What the bytes of a record depend on, whatever the database's or role's settings say. */
-static void
-pin_settings(void)
-{
-	StartTransactionCommand();	/* client_encoding looks the conversion up */
-	pin_setting("search_path", "pg_catalog");
-	pin_setting("datestyle", "ISO, YMD");
-	pin_setting("intervalstyle", "iso_8601");
-	pin_setting("timezone", "UTC");
-	pin_setting("extra_float_digits", "1");
-	pin_setting("bytea_output", "hex");
-	pin_setting("lc_monetary", "C");
-	pin_setting("xmloption", "content");
-	if (GetDatabaseEncoding() != PG_SQL_ASCII)
-		pin_setting("client_encoding", "UTF8");
-
-	/* A standby's copy of the committable isn't needed, and must not hold the Kafka transaction open. */
-	pin_setting("synchronous_commit", "local");
-	pin_setting("logical_decoding_work_mem", "64MB");
-	pin_setting("default_transaction_isolation", "read committed");
-	pin_setting("default_transaction_read_only", "off");
-	pin_setting("default_transaction_deferrable", "off");
-	pin_setting("row_security", "on");
-	pin_setting("statement_timeout", "0");
-	pin_setting("lock_timeout", "0");
-	pin_setting("idle_in_transaction_session_timeout", "0");
-	CommitTransactionCommand();
-}
 
 /* "<prefix>.<pipeline>.<first 8 hex digits of the uuid>.progress" */
 static char *
@@ -156,8 +105,8 @@ check_publications(void)
 }
 
 /* Reads everything that the catalog says.  False: there is nothing to run. */
-static bool
-load_pipeline(void)
+bool
+tk_pipeline_load(void)
 {
 	TkPipeline *p = &tk_pipeline;
 
@@ -520,7 +469,7 @@ fence_transactional_ids(void)
 		if (other == NULL)
 			tk_kafka_failed("creating a producer", &error);
 		init_producer(other);
-		(void) tk_producer_destroy(other, false, EXIT_PATIENCE_MS);
+		(void) tk_producer_destroy(other, false, TK_EXIT_PATIENCE_MS);
 	}
 	TK_FAILPOINT(AFTER_INIT_TRANSACTIONS);
 }
@@ -623,11 +572,23 @@ append_progress(int64 checkpoint_id, bool start)
 static void
 flush_current(int64 deadline)
 {
+	int64		look_at = tk_now_us() + MISSING_TOPIC_AFTER_US;
+	TkKafkaStatus status;
 	TkKafkaError error;
 
-	while (tk_kafka_again(tk_producer_flush(tk_pipeline.producers[tk_pipeline.current], &tk_kafka_slice, &error),
-						  &error, deadline, "waiting for acknowledgements"))
-		 /* again */ ;
+	for (;;)
+	{
+		status = tk_producer_flush(tk_pipeline.producers[tk_pipeline.current], &tk_kafka_slice, &error);
+
+		/* librdkafka waits for a topic that was deleted, or blames another one of the transaction. */
+		if (status != TK_KAFKA_OK && (status != TK_KAFKA_RETRY || tk_now_us() >= look_at))
+		{
+			tk_stream_find_missing_topic();
+			look_at = tk_now_us() + MISSING_TOPIC_AFTER_US;
+		}
+		if (!tk_kafka_again(status, &error, deadline, "waiting for acknowledgements"))
+			return;
+	}
 }
 
 /*
@@ -645,6 +606,7 @@ commit_kafka(int64 deadline)
 	bool		repeated = false;
 	TkKafkaError error;
 
+	TK_FAILPOINT(BEFORE_KAFKA_COMMIT);
 	while (tk_kafka_again(tk_producer_commit(p->producers[i], &tk_kafka_slice, &error), &error, deadline,
 						  "committing a transaction"))
 		repeated = true;
@@ -654,7 +616,7 @@ commit_kafka(int64 deadline)
 	if (repeated || tk_now_us() - begun > SLOW_COMMIT_US)
 	{
 		tk_stream_forget_producer(i);
-		(void) tk_producer_destroy(p->producers[i], false, EXIT_PATIENCE_MS);
+		(void) tk_producer_destroy(p->producers[i], false, TK_EXIT_PATIENCE_MS);
 		p->producers[i] = NULL;
 		create_producer(i);
 		init_producer(p->producers[i]);
@@ -687,8 +649,8 @@ write_start_record(void)
 	TK_FAILPOINT(AFTER_STARTED);
 }
 
-static void
-recover(void)
+void
+tk_pipeline_recover(void)
 {
 	TkPipeline *p = &tk_pipeline;
 	const char *lost;
@@ -719,7 +681,7 @@ recover(void)
 	tk_stream_init();
 	tk_stream_ensure_topics();
 	write_start_record();		/* 5 */
-	(void) tk_progress_reader_destroy(p->reader, EXIT_PATIENCE_MS);
+	(void) tk_progress_reader_destroy(p->reader, TK_EXIT_PATIENCE_MS);
 	p->reader = NULL;
 	tk_wal_open(p->context, Max((XLogRecPtr) p->checkpoint.end_lsn, tk_slot_confirmed()), p->publications,
 				tk_stream_message);
@@ -899,7 +861,8 @@ sleep_ms(XLogRecPtr limit)
 	int64		delay = tk_checkpoint_delay(&p->checkpoint, &p->policy, p->last_triggered_us, tk_now_us());
 	long		timeout = IDLE_MS;
 
-	if (GetXLogInsertRecPtr() > limit)
+	/* An asynchronous commit is flushed soon, and nobody tells. */
+	if (GetXLogInsertRecPtr() > tk_flush_position(NULL))
 		timeout = UNFLUSHED_MS;
 	if (delay >= 0)
 		timeout = Min(timeout, (long) ((delay + 999) / 1000));
@@ -931,7 +894,7 @@ stop_orderly(void)
 	/* The request has been heard; what follows must not be interrupted by it. */
 	ProcDiePending = false;
 	InterruptPending = false;
-	pin_setting("lock_timeout", "1s");
+	SetConfigOption("lock_timeout", "1s", PGC_SUSET, PGC_S_OVERRIDE);
 
 	TK_FAILPOINT(ORDERLY_STOP);
 	tk_transaction_begin();
@@ -940,12 +903,10 @@ stop_orderly(void)
 	tk_state_stop(p->definition->pipeline_id, tk_slot_confirmed());
 	tk_transaction_commit();
 	MemoryContextSwitchTo(p->context);
-	orderly_exit = true;
 }
 
-/* Returns when the process should end, in order. */
-static void
-run(void)
+void
+tk_pipeline_run(void)
 {
 	TkPipeline *p = &tk_pipeline;
 
@@ -984,212 +945,4 @@ run(void)
 		if (dry)
 			sleep_until_commit(limit);
 	}
-}
-
-/* ----------------------------------------------------------------
- * The process
- * ----------------------------------------------------------------
- */
-
-/* before_shmem_exit: leave Kafka and the registry tidy, within about two seconds whatever hangs. */
-static void
-pipeline_exit(int code, Datum arg)
-{
-	TkPipeline *p = &tk_pipeline;
-	TkPipelineEntry *entry = p->entry;
-
-	tk_set_waiting(entry, false);
-	if (p->reader != NULL)
-		(void) tk_progress_reader_destroy(p->reader, EXIT_PATIENCE_MS);
-	for (int i = 0; i < TK_POOL_SIZE; i++)
-	{
-		/*
-		 * The open transaction is aborted through the handle that opened it.
-		 * One that is prepared may be committed already: recovery finds out.
-		 */
-		bool		abort_open = p->transaction_open && i == p->current &&
-		p->checkpoint.state != TK_CHECKPOINT_PREPARED;
-
-		if (p->producers[i] != NULL)
-			(void) tk_producer_destroy(p->producers[i], abort_open, EXIT_PATIENCE_MS);
-	}
-
-	/* Free before the launcher hears of it. */
-	tk_slot_release();
-
-	LWLockAcquire(tk_shared->lock, LW_EXCLUSIVE);
-	entry->pid = 0;
-	entry->latch = NULL;
-	entry->launched_at = 0;
-	if (!orderly_exit)
-		entry->failures++;
-	if (!tk_state_is_sticky(entry->state) && entry->state != TK_STATE_RETRYING)
-	{
-		entry->since = GetCurrentTimestamp();
-		if (!entry->wanted)
-			entry->state = TK_STATE_STOPPED;
-		else if (orderly_exit)
-			entry->state = TK_STATE_STARTING;
-		else
-		{
-			entry->state = TK_STATE_RETRYING;
-			strlcpy(entry->reason, "its process was ended; see the server's log", TK_REASON_MAX);
-		}
-	}
-	LWLockRelease(tk_shared->lock);
-	ConditionVariableBroadcast(&entry->changed);
-	tk_wake_launcher();
-}
-
-/*
- * on_proc_exit, after shared memory was released: with threads of librdkafka
- * left behind, the C library's exit handlers would run beside them.
- */
-static void
-leave_threads_behind(int code, Datum arg)
-{
-	if (tk_kafka_threads_left())
-		_exit(code);
-}
-
-/* Takes the registry's entry; false if it isn't ours to run. */
-static bool
-attach(int index)
-{
-	TkPipelineEntry *entry = &tk_shared->entries[index];
-	int32		ids[2];
-	bool		mine;
-
-	memcpy(ids, MyBgworkerEntry->bgw_extra, sizeof(ids));
-	LWLockAcquire(tk_shared->lock, LW_EXCLUSIVE);
-	mine = entry->in_use && entry->pid == 0 && entry->database == (Oid) ids[0] && entry->pipeline_id == ids[1];
-	if (mine)
-	{
-		attached_generation = entry->generation;
-		entry->pid = MyProcPid;
-		entry->latch = &MyProc->procLatch;
-		entry->state = TK_STATE_STARTING;
-		entry->since = GetCurrentTimestamp();
-	}
-	LWLockRelease(tk_shared->lock);
-	tk_pipeline.entry = entry;
-	if (mine)
-		ConditionVariableBroadcast(&entry->changed);
-	return mine;
-}
-
-/* Stores a sticky state, in a transaction of its own; it must outlive a restart of the server. */
-static void
-store_sticky(TkPipelineStateKind state, const char *reason, const char *hint)
-{
-	tk_transaction_begin();
-	tk_state_sticky(tk_pipeline.definition, tk_state_name(state), reason, hint);
-	tk_transaction_commit();
-}
-
-/* Errors that come again as long as nobody changes something. */
-static bool
-heals(int sqlerrcode)
-{
-	return sqlerrcode != ERRCODE_UNDEFINED_COLUMN && sqlerrcode != ERRCODE_PROGRAM_LIMIT_EXCEEDED;
-}
-
-/* The start has failed, or the run has: tell the log, the registry and, if it is sticky, the catalog. */
-static void
-handle_error(void)
-{
-	TkPipeline *p = &tk_pipeline;
-	const char *reason;
-	const char *hint;
-	TkPipelineStateKind sticky = tk_sticky_asked(&reason, &hint);
-	ErrorData  *error;
-
-	HOLD_INTERRUPTS();
-	MemoryContextSwitchTo(p->context);
-	error = CopyErrorData();
-
-	/* Cancelled while it waited, by a procedure that wants it to stop. */
-	if (error->sqlerrcode == ERRCODE_QUERY_CANCELED && p->definition != NULL && tk_stop_wanted())
-		tk_stopping = true;
-	if (!tk_stopping)
-		EmitErrorReport();
-	FlushErrorState();
-	if (sticky == TK_STATE_STOPPED && !heals(error->sqlerrcode))
-	{
-		sticky = TK_STATE_FAILED;
-		reason = error->message;
-		hint = error->hint ? error->hint : "CALL kafka.resume() tries again.";
-	}
-	AbortOutOfAnyTransaction();
-	MemoryContextSwitchTo(p->context);
-	RESUME_INTERRUPTS();
-
-	if (tk_stopping)
-	{
-		orderly_exit = true;
-		return;
-	}
-	if (sticky != TK_STATE_STOPPED)
-	{
-		store_sticky(sticky, reason, hint);
-		tk_set_state(p->entry, sticky, reason, hint);
-		ereport(WARNING,
-				(errmsg("pipeline \"%s\" has stopped (%s): the server keeps all WAL from its position on",
-						NameStr(p->entry->name), tk_state_name(sticky)),
-				 errhint("See the view kafka.pipelines; kafka.drop_pipeline() lets the WAL go.")));
-		orderly_exit = true;
-		return;
-	}
-	tk_set_state(p->entry, TK_STATE_RETRYING, error->message, error->hint);
-	p->entry->last_failure_at = GetCurrentTimestamp();
-	tk_request_scout(MyDatabaseId);	/* the definition may be gone with its extension */
-}
-
-/* The registry wanted what the catalog doesn't: let a scout look again. */
-static void
-withdraw(void)
-{
-	LWLockAcquire(tk_shared->lock, LW_EXCLUSIVE);
-	if (tk_pipeline.entry->generation == attached_generation)
-		tk_pipeline.entry->wanted = false;
-	LWLockRelease(tk_shared->lock);
-	tk_request_scout(MyDatabaseId);
-	orderly_exit = true;
-}
-
-void
-tk_pipeline_main(Datum arg)
-{
-	/* Registered first, so it runs last. */
-	on_proc_exit(leave_threads_behind, 0);
-	pqsignal(SIGHUP, SignalHandlerForConfigReload);
-	pqsignal(SIGTERM, die);
-	BackgroundWorkerUnblockSignals();
-
-	if (!attach(DatumGetInt32(arg)))
-		proc_exit(0);
-	before_shmem_exit(pipeline_exit, 0);
-	BackgroundWorkerInitializeConnectionByOid(tk_pipeline.entry->database, InvalidOid, 0);
-	tk_pipeline.context = AllocSetContextCreate(TopMemoryContext, "transactional_kafka pipeline",
-												ALLOCSET_DEFAULT_SIZES);
-	MemoryContextSwitchTo(tk_pipeline.context);
-
-	PG_TRY();
-	{
-		pin_settings();
-		MemoryContextSwitchTo(tk_pipeline.context);
-		if (load_pipeline())
-		{
-			recover();
-			run();
-		}
-		else
-			withdraw();
-	}
-	PG_CATCH();
-	{
-		handle_error();
-	}
-	PG_END_TRY();
-	proc_exit(orderly_exit ? 0 : 1);
 }

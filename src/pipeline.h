@@ -1,8 +1,8 @@
 /*
  * pipeline.h
- *	  What the files of the pipeline worker share: pipeline.c (its life and the
- *	  order of everything), stream.c (changes → records), trouble.c (errors and
- *	  waiting).  One pipeline a process, so one structure.
+ *	  What the files of the pipeline worker share: worker.c (the process),
+ *	  pipeline.c (its life and the order of everything), stream.c (changes →
+ *	  records), trouble.c (errors and waiting).  One pipeline a process, so one structure.
  */
 #ifndef TK_PIPELINE_H
 #define TK_PIPELINE_H
@@ -67,6 +67,22 @@ extern TkPipeline tk_pipeline;
 
 extern int64 tk_now_us(void);	/* monotonic */
 
+/* How long the process's end waits for an abort and for librdkafka's threads, each handle. */
+#define TK_EXIT_PATIENCE_MS 700
+
+/*
+ * pipeline.c, in this order
+ */
+
+/* Reads everything that the catalog says.  False: there is nothing to run. */
+extern bool tk_pipeline_load(void);
+
+/* Finds out what Kafka holds, and is ready to go on from there. */
+extern void tk_pipeline_recover(void);
+
+/* Returns when the process should end, in order. */
+extern void tk_pipeline_run(void);
+
 /*
  * trouble.c
  */
@@ -119,6 +135,9 @@ extern void tk_stream_ensure_topics(void);
 
 /* A topic that must exist: creates it, or stops with an error that names it. */
 extern void tk_ensure_topic(const char *topic, const TkTopicSpec *spec);
+
+/* Looks whether a topic in use was deleted; stops with its name, or returns. */
+extern void tk_stream_find_missing_topic(void);
 
 /* Handles of a producer that was destroyed are void. */
 extern void tk_stream_forget_producer(int index);

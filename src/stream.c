@@ -259,6 +259,36 @@ tk_stream_ensure_topics(void)
 	list_free_deep(tables);
 }
 
+static void
+stop_if_missing(const char *topic)
+{
+	int			partitions = 0;
+	TkKafkaError error;
+
+	/* One try: without an answer there is nothing to say. */
+	if (tk_topic_describe(tk_pipeline.producers[0], topic, &tk_kafka_slice, &partitions, &error) == TK_KAFKA_OK &&
+		partitions == 0)
+		tk_stop_sticky(TK_STATE_FAILED, "Create the topic, then CALL kafka.resume().",
+					   "topic \"%s\" was deleted", topic);
+}
+
+void
+tk_stream_find_missing_topic(void)
+{
+	HASH_SEQ_STATUS status;
+	TopicRoute *route;
+	List	   *topics = NIL;
+	ListCell   *lc;
+
+	hash_seq_init(&status, routes);
+	while ((route = hash_seq_search(&status)) != NULL)
+		topics = lappend(topics, route->topic);
+	stop_if_missing(tk_pipeline.progress_topic);
+	foreach(lc, topics)
+		stop_if_missing((const char *) lfirst(lc));
+	list_free(topics);
+}
+
 void
 tk_stream_forget_producer(int index)
 {

@@ -10,7 +10,8 @@ use Workload;
 
 my $pipeline = 'failpoints';
 my $node     = new_node('main');
-my $workload = Workload->new($node, $pipeline, options => { checkpoint_interval => '5ms', retained_checkpoints => 10000 });
+my $workload =
+  Workload->new($node, $pipeline, options => { checkpoint_interval => '5ms', retained_checkpoints => 10000 });
 
 #
 # Ways to make a worker come by a fail-point.  Each returns once that has happened, or can't happen any more by it.
@@ -242,7 +243,8 @@ is(query($node, "SELECT state, attempt, transactions FROM kafka.checkpoints WHER
 $workload->check_all;
 my ($committed, $transactions, $records) = split /\|/,
   query($node, q{SELECT count(*), sum(transactions), sum(records) FROM kafka.checkpoints WHERE state = 'committed'});
-is($committed, $workload->{log}->{ledger}->transactions, 'each Kafka transaction is a committed row of kafka.checkpoints');
+is($committed, $workload->{log}->{ledger}->transactions,
+	'each Kafka transaction is a committed row of kafka.checkpoints');
 is($transactions, scalar @{ $workload->{checked}->{ledger} }, '... which counts its transactions');
 is($records, $transactions + @{ $workload->{checked}->{stream} }, '... and its records');
 

@@ -88,14 +88,14 @@ SQL
 		tables  => [ 'account', 'item', 'ledger' ],
 		options => { metadata_headers => 'true', topic_partitions => 1, %{ $o{options} || {} } });
 	my $name = quote($pipeline);
+	my $old  = worker_pid($node, $pipeline);
 	query($node, <<"SQL");
 SELECT kafka.set_table($name, 'account', '{"topic": "$pipeline.stream"}'),
 	kafka.set_table($name, 'item', '{"topic": "$pipeline.stream"}'),
 	kafka.set_table($name, 'ledger', '{"topic": "$pipeline.ledger"}')
 SQL
-	# the first row to arrive where it should shows that they are in force
-	$self->run(transactions => 1);
-	wait_until { $self->consume_new('ledger') } 'the first transaction';
+	wait_until { (worker_pid($node, $pipeline) || $old) ne $old && state($node, $pipeline) eq 'running' }
+	'a worker that knows these topics';
 	return $self;
 }
 
@@ -125,7 +125,7 @@ sub start
 	my ($self, %o) = @_;
 
 	$self->{output} = '';
-	$self->{load} = IPC::Run::start($self->pgbench(rate => $o{rate} || 80), '<', \undef, '>&', \$self->{output});
+	$self->{load} = IPC::Run::start($self->pgbench(rate => $o{rate} || 50), '<', \undef, '>&', \$self->{output});
 	return;
 }
 
@@ -159,7 +159,8 @@ sub await_progress
 {
 	my ($self, $more) = @_;
 	my $sent = sub {
-		query($self->{node}, 'SELECT coalesce(max(transactions), 0) FROM kafka.stat_pipelines WHERE pipeline = ' . quote($self->{pipeline}));
+		query($self->{node},
+			'SELECT coalesce(max(transactions), 0) FROM kafka.stat_pipelines WHERE pipeline = ' . quote($self->{pipeline}));
 	};
 	my $goal = $sent->() + $more;
 
@@ -260,7 +261,8 @@ sub understand
 	my $key = $json->encode($json->decode($record->{key}));
 	my @words = ($headers->{'pg.xid'}, $headers->{'pg.seq'});
 
-	push @words, $value ? ($value->{source}->{table}, $value->{op}, $key, map { $json->encode($_) } @$value{qw(before after)})
+	push @words, $value
+	  ? ($value->{source}->{table}, $value->{op}, $key, map { $json->encode($_) } @$value{qw(before after)})
 	  : ('tombstone', $key);
 	push @words, 'last' if ($headers->{'pg.last'} || '') eq 'true';
 	$record->{key_text} = $key;
