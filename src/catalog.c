@@ -39,25 +39,37 @@
 #include "pg_compat.h"
 
 void
-tk_transaction_begin(void)
+tk_write_begin(void)
 {
 	/* Decoding with this flag would hide what is written here from everybody. */
 	if ((MyProc->statusFlags & PROC_IN_LOGICAL_DECODING) != 0)
 		elog(ERROR, "a process that is flagged as decoding must not write");
 
-	tk_forget_catalog_caches();
 	SetCurrentStatementStartTimestamp();
 	StartTransactionCommand();
-	SPI_connect();
 	PushActiveSnapshot(GetTransactionSnapshot());
+}
+
+void
+tk_write_commit(void)
+{
+	PopActiveSnapshot();
+	CommitTransactionCommand();
+}
+
+void
+tk_transaction_begin(void)
+{
+	tk_forget_catalog_caches();
+	tk_write_begin();
+	SPI_connect();
 }
 
 void
 tk_transaction_commit(void)
 {
-	PopActiveSnapshot();
 	SPI_finish();
-	CommitTransactionCommand();
+	tk_write_commit();
 	tk_forget_catalog_caches();
 }
 
@@ -586,10 +598,8 @@ tk_catalog_scout(void)
 	Oid			catalog = InvalidOid;
 	ListCell   *lc;
 
-	tk_transaction_begin();
-	PopActiveSnapshot();
 	known = known_pipelines();
-	PushActiveSnapshot(GetTransactionSnapshot());
+	tk_transaction_begin();
 	if (OidIsValid(get_extension_oid("transactional_kafka", true)))
 	{
 		static TkStatement statement = {

@@ -58,6 +58,10 @@ typedef struct TkState
 extern void tk_transaction_begin(void);
 extern void tk_transaction_commit(void);
 
+/* A transaction of the worker that uses no catalog cache but as committable.c does. */
+extern void tk_write_begin(void);
+extern void tk_write_commit(void);
+
 /*
  * A stretch of a user's function that acts as the bootstrap superuser with a
  * search_path of its own.  An error in it needs no care: the end of the

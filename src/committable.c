@@ -1,23 +1,187 @@
 /*
  * committable.c
- *	  The checkpoint table (SPI).
+ *	  The checkpoint table.
  *
  * A row is durable as "prepared" before the Kafka transaction commits, so at
  * every crash Kafka never holds a checkpoint that this server has no row for.
  * At most one row is prepared: the next is written only after the one before
  * is known to be committed, and the same transaction marks it so.
+ *
+ * What every checkpoint does (prepare, mark) goes to the table directly, as
+ * core does with its catalogs; the rest goes through SPI.  Decoding leaves
+ * catalog caches of the past, so a transaction with SPI has to forget all
+ * caches before and after, and then SPI plans its statements anew: that cost
+ * more than Kafka's part of a small checkpoint (src/README).  Here only the
+ * table's own entries in the relation cache are looked at.  They are forgotten
+ * before (decoding may have made them, with the file the table had then); and
+ * no other table's are touched, so decoding finds nothing that is too new.
  */
 #include "postgres.h"
 
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "catalog/indexing.h"
+#include "catalog/namespace.h"
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
 #include "utils/builtins.h"
+#include "utils/fmgroids.h"
+#include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/pg_lsn.h"
+#include "utils/rel.h"
+#include "utils/relcache.h"
+#include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
 #include "catalog.h"
 #include "committable.h"
+
+/* The columns of kafka.checkpoint, in the order of the extension's script */
+enum
+{
+	COLUMN_PIPELINE_ID = 1,
+	COLUMN_RING,
+	COLUMN_CHECKPOINT_ID,
+	COLUMN_ATTEMPT,
+	COLUMN_STATE,
+	COLUMN_TRANSACTIONAL_ID,
+	COLUMN_TIMELINE,
+	COLUMN_START_LSN,
+	COLUMN_END_LSN,
+	COLUMN_TRANSACTIONS,
+	COLUMN_RECORDS,
+	COLUMN_BYTES,
+	COLUMN_TRIGGERED_AT,
+	COLUMN_PREPARED_AT,
+	COLUMN_COMMITTED_AT,
+	COLUMNS = COLUMN_COMMITTED_AT
+};
+
+static Oid	table_oid = InvalidOid;
+static Oid	index_oid = InvalidOid;
+
+void
+tk_committable_init(void)
+{
+	table_oid = get_relname_relid("checkpoint", get_namespace_oid("kafka", false));
+}
+
+/* Opens the table as it is now, whatever decoding has left in the caches. */
+static Relation
+open_table(void)
+{
+	Relation	rel;
+	List	   *indexes;
+
+	RelationCacheInvalidateEntry(table_oid);
+	if (OidIsValid(index_oid))
+		RelationCacheInvalidateEntry(index_oid);
+	rel = table_open(table_oid, RowExclusiveLock);
+	indexes = RelationGetIndexList(rel);
+	if (list_length(indexes) != 1 || RelationGetNumberOfAttributes(rel) < COLUMNS)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("table kafka.checkpoint has been changed"),
+				 errhint("It must have its primary key and no other index.")));
+	if (index_oid != linitial_oid(indexes))
+	{
+		index_oid = linitial_oid(indexes);
+		RelationCacheInvalidateEntry(index_oid);
+	}
+	list_free(indexes);
+	return rel;
+}
+
+/* A copy of the row that has a place in the ring; NULL: the place is free. */
+static HeapTuple
+find_row(Relation rel, int32 pipeline_id, int32 ring)
+{
+	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	ScanKeyData keys[2];
+	SysScanDesc scan;
+	HeapTuple	row;
+
+	ScanKeyInit(&keys[0], COLUMN_PIPELINE_ID, BTEqualStrategyNumber, F_INT4EQ, Int32GetDatum(pipeline_id));
+	ScanKeyInit(&keys[1], COLUMN_RING, BTEqualStrategyNumber, F_INT4EQ, Int32GetDatum(ring));
+	scan = systable_beginscan(rel, index_oid, true, snapshot, 2, keys);
+	row = systable_getnext(scan);
+	if (HeapTupleIsValid(row))
+		row = heap_copytuple(row);
+	systable_endscan(scan);
+	UnregisterSnapshot(snapshot);
+	return row;
+}
+
+static void
+mark_row(Relation rel, int32 pipeline_id, int retained, int64 checkpoint_id, TimestampTz committed_at)
+{
+	HeapTuple	row = find_row(rel, pipeline_id, (int32) (checkpoint_id % retained));
+	Datum		values[COLUMNS] = {0};
+	bool		nulls[COLUMNS] = {0};
+	bool		replace[COLUMNS] = {0};
+	bool		isnull;
+
+	if (row == NULL ||
+		DatumGetInt64(heap_getattr(row, COLUMN_CHECKPOINT_ID, RelationGetDescr(rel), &isnull)) != checkpoint_id)
+		return;
+	values[COLUMN_STATE - 1] = CStringGetTextDatum("committed");
+	values[COLUMN_COMMITTED_AT - 1] = TimestampTzGetDatum(committed_at);
+	replace[COLUMN_STATE - 1] = true;
+	replace[COLUMN_COMMITTED_AT - 1] = true;
+	CatalogTupleUpdate(rel, &row->t_self, heap_modify_tuple(row, RelationGetDescr(rel), values, nulls, replace));
+}
+
+void
+tk_committable_mark(int32 pipeline_id, int retained, int64 checkpoint_id, TimestampTz committed_at)
+{
+	Relation	rel = open_table();
+
+	mark_row(rel, pipeline_id, retained, checkpoint_id, committed_at);
+	table_close(rel, NoLock);
+}
+
+void
+tk_committable_prepare(int32 pipeline_id, int retained, const TkCheckpoint *checkpoint, int attempt,
+					   const char *transactional_id, TimeLineID timeline,
+					   TimestampTz triggered_at, TimestampTz previous_committed_at)
+{
+	Relation	rel = open_table();
+	int32		ring = (int32) (checkpoint->id % retained);
+	HeapTuple	old;
+	HeapTuple	row;
+	Datum		values[COLUMNS];
+	bool		nulls[COLUMNS] = {0};
+
+	if (previous_committed_at != 0)
+		mark_row(rel, pipeline_id, retained, checkpoint->id - 1, previous_committed_at);
+
+	values[COLUMN_PIPELINE_ID - 1] = Int32GetDatum(pipeline_id);
+	values[COLUMN_RING - 1] = Int32GetDatum(ring);
+	values[COLUMN_CHECKPOINT_ID - 1] = Int64GetDatum(checkpoint->id);
+	values[COLUMN_ATTEMPT - 1] = Int32GetDatum(attempt);
+	values[COLUMN_STATE - 1] = CStringGetTextDatum("prepared");
+	values[COLUMN_TRANSACTIONAL_ID - 1] = CStringGetTextDatum(transactional_id);
+	values[COLUMN_TIMELINE - 1] = Int32GetDatum((int32) timeline);
+	values[COLUMN_START_LSN - 1] = LSNGetDatum(checkpoint->start_lsn);
+	values[COLUMN_END_LSN - 1] = LSNGetDatum(checkpoint->end_lsn);
+	values[COLUMN_TRANSACTIONS - 1] = Int64GetDatum(checkpoint->transactions);
+	values[COLUMN_RECORDS - 1] = Int64GetDatum(checkpoint->records);
+	values[COLUMN_BYTES - 1] = Int64GetDatum(checkpoint->bytes);
+	values[COLUMN_TRIGGERED_AT - 1] = TimestampTzGetDatum(triggered_at);
+	values[COLUMN_PREPARED_AT - 1] = TimestampTzGetDatum(GetCurrentTimestamp());
+	values[COLUMN_COMMITTED_AT - 1] = (Datum) 0;
+	nulls[COLUMN_COMMITTED_AT - 1] = true;
+	row = heap_form_tuple(RelationGetDescr(rel), values, nulls);
+
+	old = find_row(rel, pipeline_id, ring);
+	if (old == NULL)
+		CatalogTupleInsert(rel, row);
+	else
+		CatalogTupleUpdate(rel, &old->t_self, row);
+	table_close(rel, NoLock);
+}
 
 void
 tk_committables_load(int32 pipeline_id, XLogRecPtr confirmed, TkCommittables *result)
@@ -75,64 +239,6 @@ tk_committable_transactional_ids(int32 pipeline_id)
 	return result;
 }
 
-/* INSERT into the ring, over the row that has the place. */
-#define WRITE_ROW \
-	"INSERT INTO kafka.checkpoint AS c (pipeline_id, ring, checkpoint_id, attempt, state, transactional_id, timeline, " \
-	"start_lsn, end_lsn, transactions, records, bytes, triggered_at, prepared_at, committed_at) " \
-	"VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, pg_catalog.clock_timestamp(), $14) " \
-	"ON CONFLICT (pipeline_id, ring) DO UPDATE SET checkpoint_id = EXCLUDED.checkpoint_id, " \
-	"attempt = EXCLUDED.attempt, state = EXCLUDED.state, transactional_id = EXCLUDED.transactional_id, " \
-	"timeline = EXCLUDED.timeline, start_lsn = EXCLUDED.start_lsn, end_lsn = EXCLUDED.end_lsn, " \
-	"transactions = EXCLUDED.transactions, records = EXCLUDED.records, bytes = EXCLUDED.bytes, " \
-	"triggered_at = EXCLUDED.triggered_at, prepared_at = EXCLUDED.prepared_at, committed_at = EXCLUDED.committed_at"
-
-static TkStatement write_row = {
-	WRITE_ROW, 14, {INT4OID, INT4OID, INT8OID, INT4OID, TEXTOID, TEXTOID, INT4OID, LSNOID, LSNOID, INT8OID, INT8OID,
-	INT8OID, TIMESTAMPTZOID, TIMESTAMPTZOID}, NULL
-};
-
-void
-tk_committable_prepare(int32 pipeline_id, int retained, const TkCheckpoint *checkpoint, int attempt,
-					   const char *transactional_id, TimeLineID timeline,
-					   TimestampTz triggered_at, TimestampTz previous_committed_at)
-{
-	Datum		values[14];
-
-	if (previous_committed_at != 0)
-		tk_committable_mark(pipeline_id, checkpoint->id - 1, previous_committed_at);
-
-	values[0] = Int32GetDatum(pipeline_id);
-	values[1] = Int32GetDatum((int32) (checkpoint->id % retained));
-	values[2] = Int64GetDatum(checkpoint->id);
-	values[3] = Int32GetDatum(attempt);
-	values[4] = CStringGetTextDatum("prepared");
-	values[5] = CStringGetTextDatum(transactional_id);
-	values[6] = Int32GetDatum((int32) timeline);
-	values[7] = LSNGetDatum(checkpoint->start_lsn);
-	values[8] = LSNGetDatum(checkpoint->end_lsn);
-	values[9] = Int64GetDatum(checkpoint->transactions);
-	values[10] = Int64GetDatum(checkpoint->records);
-	values[11] = Int64GetDatum(checkpoint->bytes);
-	values[12] = TimestampTzGetDatum(triggered_at);
-	values[13] = (Datum) 0;
-	tk_execute(&write_row, values, "             n", false);
-}
-
-void
-tk_committable_mark(int32 pipeline_id, int64 checkpoint_id, TimestampTz committed_at)
-{
-	static TkStatement statement = {
-		"UPDATE kafka.checkpoint SET state = 'committed', committed_at = $3 "
-		"WHERE pipeline_id = $1 AND checkpoint_id = $2 AND state = 'prepared'", 3, {INT4OID, INT8OID, TIMESTAMPTZOID}, NULL
-	};
-	Datum		values[3];
-
-	values[0] = Int32GetDatum(pipeline_id);
-	values[1] = Int64GetDatum(checkpoint_id);
-	values[2] = TimestampTzGetDatum(committed_at);
-	tk_execute(&statement, values, NULL, false);
-}
-
 void
 tk_committable_settle(int32 pipeline_id, int64 held)
 {
@@ -149,29 +255,25 @@ tk_committable_settle(int32 pipeline_id, int64 held)
 void
 tk_committable_adopt(int32 pipeline_id, int retained, int64 checkpoint_id, XLogRecPtr end_lsn, TimeLineID timeline)
 {
-	static TkStatement forget_newer = {
-		"DELETE FROM kafka.checkpoint WHERE pipeline_id = $1 AND checkpoint_id >= $2", 2, {INT4OID, INT8OID}, NULL
+	static TkStatement forget = {
+		"DELETE FROM kafka.checkpoint WHERE pipeline_id = $1 AND (checkpoint_id >= $2 OR ring = $3)",
+		3, {INT4OID, INT8OID, INT4OID}, NULL
 	};
-	Datum		values[14];
+	static TkStatement insert = {
+		"INSERT INTO kafka.checkpoint (pipeline_id, ring, checkpoint_id, attempt, state, timeline, start_lsn, end_lsn, "
+		"transactions, records, bytes, prepared_at, committed_at) "
+		"VALUES ($1, $3, $2, 1, 'committed', $4, $5, $5, 0, 0, 0, pg_catalog.now(), pg_catalog.now())",
+		5, {INT4OID, INT8OID, INT4OID, INT4OID, LSNOID}, NULL
+	};
+	Datum		values[5];
 
 	values[0] = Int32GetDatum(pipeline_id);
 	values[1] = Int64GetDatum(checkpoint_id);
-	tk_execute(&forget_newer, values, NULL, false);
-
-	values[1] = Int32GetDatum((int32) (checkpoint_id % retained));
-	values[2] = Int64GetDatum(checkpoint_id);
-	values[3] = Int32GetDatum(1);
-	values[4] = CStringGetTextDatum("committed");
-	values[5] = (Datum) 0;
-	values[6] = Int32GetDatum((int32) timeline);
-	values[7] = LSNGetDatum(end_lsn);
-	values[8] = LSNGetDatum(end_lsn);
-	values[9] = Int64GetDatum(0);
-	values[10] = Int64GetDatum(0);
-	values[11] = Int64GetDatum(0);
-	values[12] = (Datum) 0;
-	values[13] = TimestampTzGetDatum(GetCurrentTimestamp());
-	tk_execute(&write_row, values, "     n      n ", false);
+	values[2] = Int32GetDatum((int32) (checkpoint_id % retained));
+	values[3] = Int32GetDatum((int32) timeline);
+	values[4] = LSNGetDatum(end_lsn);
+	tk_execute(&forget, values, NULL, false);
+	tk_execute(&insert, values, NULL, false);
 }
 
 void

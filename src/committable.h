@@ -13,8 +13,12 @@
 #include "checkpoint.h"
 
 /*
- * All of these run inside tk_transaction_begin/commit.
+ * tk_committable_prepare and tk_committable_mark need a transaction (that of
+ * tk_write_begin is enough); all others run inside tk_transaction_begin/commit.
  */
+
+/* Once, before the others. */
+extern void tk_committable_init(void);
 
 /* What recovery needs to know of the rows. */
 typedef struct TkCommittables
@@ -36,7 +40,7 @@ extern void tk_committable_prepare(int32 pipeline_id, int retained, const TkChec
 								   TimestampTz triggered_at, TimestampTz previous_committed_at);
 
 /* The lazy mark of an idle pipeline. */
-extern void tk_committable_mark(int32 pipeline_id, int64 checkpoint_id, TimestampTz committed_at);
+extern void tk_committable_mark(int32 pipeline_id, int retained, int64 checkpoint_id, TimestampTz committed_at);
 
 /* Recovery: the prepared row up to "held", what Kafka has, is committed, one beyond it is aborted. */
 extern void tk_committable_settle(int32 pipeline_id, int64 held);

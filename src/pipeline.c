@@ -146,6 +146,7 @@ tk_pipeline_load(void)
 	LWLockRelease(tk_shared->lock);
 	p->publications = tk_publication_list(p->definition);
 	tk_produce_load_keys(p->context);
+	tk_committable_init();
 	tk_transaction_commit();
 	MemoryContextSwitchTo(p->context);
 
@@ -711,11 +712,11 @@ prepare_committable(void)
 	TkPipeline *p = &tk_pipeline;
 
 	TK_FAILPOINT(BEFORE_PREPARE_COMMIT);
-	tk_transaction_begin();
+	tk_write_begin();
 	tk_committable_prepare(p->definition->pipeline_id, p->options->retained_checkpoints, &p->checkpoint, p->attempt,
 						   tk_producer_transactional_id(p->producers[p->current]), p->timeline,
 						   p->triggered_at, p->committed_at);
-	tk_transaction_commit();
+	tk_write_commit();
 	MemoryContextSwitchTo(p->context);
 	checkpoint_move(TK_CHECKPOINT_PREPARED);
 	TK_FAILPOINT(AFTER_PREPARE_COMMIT);
@@ -790,9 +791,10 @@ mark_committed(void)
 	TkPipeline *p = &tk_pipeline;
 
 	TK_FAILPOINT(BEFORE_MARK);
-	tk_transaction_begin();
-	tk_committable_mark(p->definition->pipeline_id, p->checkpoint.id - 1, p->committed_at);
-	tk_transaction_commit();
+	tk_write_begin();
+	tk_committable_mark(p->definition->pipeline_id, p->options->retained_checkpoints, p->checkpoint.id - 1,
+						p->committed_at);
+	tk_write_commit();
 	MemoryContextSwitchTo(p->context);
 	p->committed_at = 0;
 	TK_FAILPOINT(AFTER_MARK);
@@ -899,7 +901,8 @@ stop_orderly(void)
 	TK_FAILPOINT(ORDERLY_STOP);
 	tk_transaction_begin();
 	if (p->committed_at != 0)
-		tk_committable_mark(p->definition->pipeline_id, p->checkpoint.id - 1, p->committed_at);
+		tk_committable_mark(p->definition->pipeline_id, p->options->retained_checkpoints, p->checkpoint.id - 1,
+							p->committed_at);
 	tk_state_stop(p->definition->pipeline_id, tk_slot_confirmed());
 	tk_transaction_commit();
 	MemoryContextSwitchTo(p->context);
