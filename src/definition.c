@@ -373,7 +373,7 @@ tk_alter_pipeline(PG_FUNCTION_ARGS)
 		arrange_publications(d, after->operations);
 	}
 	tk_end_privileged(&saved);
-	tk_request_scout_at_commit();
+	tk_definition_changes(d->pipeline_id);
 	SPI_finish();
 	PG_RETURN_VOID();
 }
@@ -452,7 +452,7 @@ tk_set_table(PG_FUNCTION_ARGS)
 		arrange_publications(d, options->operations);
 	tk_check_topics(d);
 	tk_end_privileged(&saved);
-	tk_request_scout_at_commit();
+	tk_definition_changes(d->pipeline_id);
 	SPI_finish();
 	PG_RETURN_VOID();
 }

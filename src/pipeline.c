@@ -838,8 +838,13 @@ read_until_dry(XLogRecPtr limit)
 {
 	TkPipeline *p = &tk_pipeline;
 
-	while (tk_wal_next(limit))
+	for (;;)
 	{
+		/* Before anything is read: what commits after a changed definition goes by the new one. */
+		if (InterruptPending || ConfigReloadPending || tk_stop_wanted())
+			return false;
+		if (!tk_wal_next(limit))
+			break;
 		if (p->boundary)
 		{
 			p->boundary = false;
@@ -847,8 +852,6 @@ read_until_dry(XLogRecPtr limit)
 								  checkpoint_wanted(tk_wal_position())))
 				run_checkpoint(tk_wal_position());
 		}
-		if (InterruptPending || ConfigReloadPending || tk_stop_wanted())
-			return false;
 	}
 	p->boundary = false;
 	p->dry_limit = limit;

@@ -23,7 +23,12 @@
 TkShared   *tk_shared = NULL;
 
 static int	max_pipelines = 64;
-static bool scout_at_commit = false;
+
+/* Pipelines whose definition this transaction changes; more than fit: all of the database. */
+#define MAX_CHANGED 16
+static int32 changed_pipelines[MAX_CHANGED];
+static int	nchanged = 0;
+
 static XLogRecPtr last_commit_seen = InvalidXLogRecPtr;
 
 static shmem_startup_hook_type previous_startup_hook = NULL;
@@ -103,6 +108,33 @@ init_shared_memory(void)
 }
 
 /*
+ * Definitions have changed, for good or (a savepoint that was rolled back) not:
+ * at worst a worker starts anew for nothing.
+ */
+static void
+announce_changes(void)
+{
+	LWLockAcquire(tk_shared->lock, LW_EXCLUSIVE);
+	for (int i = 0; i < tk_shared->nentries; i++)
+	{
+		TkPipelineEntry *entry = &tk_shared->entries[i];
+		bool		meant = nchanged > MAX_CHANGED;
+
+		if (!entry->in_use || entry->database != MyDatabaseId)
+			continue;
+		for (int j = 0; j < nchanged && !meant; j++)
+			meant = changed_pipelines[j] == entry->pipeline_id;
+		if (!meant)
+			continue;
+		entry->altered = true;
+		tk_wake_worker(entry);
+	}
+	LWLockRelease(tk_shared->lock);
+	nchanged = 0;
+	tk_request_scout(MyDatabaseId);
+}
+
+/*
  * A transaction of this backend has ended.
  *
  * It wakes the workers of its database that sleep, if it wrote WAL (a COMMIT
@@ -117,11 +149,8 @@ after_transaction(XactEvent event, void *arg)
 	{
 		case XACT_EVENT_COMMIT:
 		case XACT_EVENT_PARALLEL_COMMIT:
-			if (scout_at_commit)
-			{
-				scout_at_commit = false;
-				tk_request_scout(MyDatabaseId);
-			}
+			if (nchanged > 0)
+				announce_changes();
 			if (XactLastCommitEnd == last_commit_seen)
 				return;
 			last_commit_seen = XactLastCommitEnd;
@@ -138,10 +167,10 @@ after_transaction(XactEvent event, void *arg)
 		case XACT_EVENT_ABORT:
 		case XACT_EVENT_PARALLEL_ABORT:
 		case XACT_EVENT_PREPARE:
-			scout_at_commit = false;
+			nchanged = 0;
 			break;
 		case XACT_EVENT_PRE_PREPARE:
-			if (scout_at_commit)
+			if (nchanged > 0)
 				ereport(ERROR,
 						(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 						 errmsg("cannot PREPARE a transaction that has changed a pipeline of transactional_kafka")));
@@ -385,9 +414,12 @@ tk_request_scout(Oid database)
 }
 
 void
-tk_request_scout_at_commit(void)
+tk_definition_changes(int32 pipeline_id)
 {
-	scout_at_commit = true;
+	if (nchanged < MAX_CHANGED)
+		changed_pipelines[nchanged] = pipeline_id;
+	if (nchanged <= MAX_CHANGED)
+		nchanged++;
 }
 
 void

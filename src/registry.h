@@ -67,6 +67,7 @@ typedef struct TkPipelineEntry
 	bool		wanted;			/* it should run */
 	bool		gone;			/* its definition was dropped */
 	bool		no_worker;		/* there was no free worker slot for it */
+	bool		altered;		/* a commit changed its definition after the process took it up */
 
 	/* Its process */
 	pid_t		pid;			/* 0: none */
@@ -166,9 +167,14 @@ extern void tk_check_not_progress_topic(const char *topic, const char *what);
 extern void tk_wake_worker(TkPipelineEntry *entry);
 extern void tk_wake_launcher(void);
 
-/* Ask for a scout of the database; at once, or when this transaction commits. */
+/* Ask for a scout of the database. */
 extern void tk_request_scout(Oid database);
-extern void tk_request_scout_at_commit(void);
+
+/*
+ * When this transaction commits: the pipeline's worker takes up its definition
+ * anew, before it sends anything that commits later; and a scout comes.
+ */
+extern void tk_definition_changes(int32 pipeline_id);
 
 /* The worker: sets "waiting", for commits to wake it. */
 extern void tk_set_waiting(TkPipelineEntry *entry, bool waiting);

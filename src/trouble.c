@@ -58,7 +58,7 @@ tk_stop_wanted(void)
 	TkPipelineEntry *entry = tk_pipeline.entry;
 
 	/* Single words, written under a lock by others: a stale value is read again soon. */
-	return !entry->wanted || entry->generation > tk_pipeline.definition->generation;
+	return !entry->wanted || entry->altered || entry->generation > tk_pipeline.definition->generation;
 }
 
 void

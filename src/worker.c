@@ -143,6 +143,7 @@ attach(int index)
 	if (mine)
 	{
 		attached_generation = entry->generation;
+		entry->altered = false;	/* what it says is read after this */
 		entry->pid = MyProcPid;
 		entry->latch = &MyProc->procLatch;
 		entry->state = TK_STATE_STARTING;

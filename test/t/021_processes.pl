@@ -91,16 +91,20 @@ foreach my $envelope ('debezium', 'plain', 'debezium')
 query($node, "INSERT INTO t SELECT generate_series($id, $id + 99)");
 is_deeply([ map { s/.*?"id":(\d+).*/$1/r } @{ payloads('proc_change.public.t', 400) } ], [ 1000 .. $id + 99 ],
 	'options of a running pipeline change without loss');
-$id = 2000;
-wait_until {
-	query($node, 'INSERT INTO t VALUES (' . $id++ . ')');
+my @shapes;
+foreach my $i (1 .. 8)
+{
+	my $envelope = $i % 2 ? 'debezium' : 'plain';
+	query($node, "SELECT kafka.alter_pipeline('proc_change', '{\"envelope\": \"$envelope\"}')");
+	query($node, "INSERT INTO t VALUES (2000 + $i)");
 	query($node, "SELECT kafka.wait_for(pipeline => 'proc_change', timeout => '30s')");
-	(consume('proc_change.public.t', broker => $address))[-1]->{payload} =~ /"op":"c"/;
+	push @shapes, $envelope;
 }
-'records in the envelope that was set', 20;
-pass('… and are in force soon after the commit');
+is_deeply([ map { /"op":"c"/ ? 'debezium' : 'plain' } map { $_->{payload} }
+	grep { $_->{payload} =~ /"id":200[1-8]\b/ } consume('proc_change.public.t', broker => $address) ],
+	\@shapes, '… and are in force for the very next transaction');
 
-# With a pause around the change, exactly from there.
+# Likewise with a pause around the change.
 query($node, "CALL kafka.pause('proc_change')");
 query($node, q(SELECT kafka.alter_pipeline('proc_change', '{"envelope": "plain"}')));
 is(worker_pid($node, 'proc_change'), undef, 'a paused pipeline has no process');
