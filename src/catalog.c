@@ -8,7 +8,9 @@
  */
 #include "postgres.h"
 
+#include "access/genam.h"
 #include "access/reloptions.h"
+#include "access/table.h"
 #include "access/xact.h"
 #include "access/xlog.h"
 #include "catalog/namespace.h"
@@ -22,6 +24,7 @@
 #include "foreign/foreign.h"
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
+#include "storage/latch.h"
 #include "storage/proc.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
@@ -34,9 +37,13 @@
 #include "utils/syscache.h"
 #include "utils/timestamp.h"
 #include "utils/uuid.h"
+#include "utils/wait_event.h"
 
 #include "catalog.h"
 #include "pg_compat.h"
+
+/* How long a session waits for a scout; one that meets a lock comes again after 2 s and a backoff. */
+#define SCOUT_PATIENCE_MS 10000
 
 void
 tk_write_begin(void)
@@ -625,4 +632,67 @@ tk_catalog_scout(void)
 			publish_gone(entry->catalog, entry->pipeline_id);
 	}
 	tk_transaction_commit();
+}
+
+/* Does the registry have every pipeline that is defined here? */
+static bool
+registry_is_complete(void)
+{
+	Oid			catalog = tk_catalog_oid();
+	bool		complete = true;
+	AttrNumber	id;
+	AttrNumber	dropping;
+	Relation	rel;
+	Snapshot	snapshot;
+	SysScanDesc scan;
+	HeapTuple	tuple;
+
+	if (!OidIsValid(catalog))
+		return true;
+	id = get_attnum(catalog, "pipeline_id");
+	dropping = get_attnum(catalog, "dropping");
+	rel = table_open(catalog, AccessShareLock);
+	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	scan = systable_beginscan(rel, InvalidOid, false, snapshot, 0, NULL);
+	while (complete && HeapTupleIsValid(tuple = systable_getnext(scan)))
+	{
+		bool		isnull;
+
+		if (DatumGetBool(heap_getattr(tuple, dropping, RelationGetDescr(rel), &isnull)))
+			continue;
+		LWLockAcquire(tk_shared->lock, LW_SHARED);
+		complete = tk_registry_find(MyDatabaseId, catalog,
+									DatumGetInt32(heap_getattr(tuple, id, RelationGetDescr(rel), &isnull))) != NULL;
+		LWLockRelease(tk_shared->lock);
+	}
+	systable_endscan(scan);
+	UnregisterSnapshot(snapshot);
+	table_close(rel, AccessShareLock);
+	return complete;
+}
+
+void
+tk_await_scout(void)
+{
+	static bool complete = false;	/* it stays so: whoever defines a pipeline publishes it */
+	TimestampTz give_up;
+
+	if (complete)
+		return;
+	give_up = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), SCOUT_PATIENCE_MS);
+	while (!registry_is_complete())
+	{
+		if (GetCurrentTimestamp() >= give_up)
+			ereport(ERROR,
+					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+					 errmsg("the pipelines of this database are not known yet"),
+					 errdetail("After a start of the server a background worker reads their definitions; it has not done so within %d s.",
+							   SCOUT_PATIENCE_MS / 1000),
+					 errhint("See the server's log; raise max_worker_processes or transactional_kafka.max_pipelines if it asks for that.")));
+		tk_request_scout(MyDatabaseId);
+		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, 20, PG_WAIT_EXTENSION);
+		ResetLatch(MyLatch);
+		CHECK_FOR_INTERRUPTS();
+	}
+	complete = true;
 }

@@ -144,6 +144,13 @@ extern List *tk_published_tables(const TkDefinition *definition);
 /* The OID of kafka.pipeline, which tells one CREATE EXTENSION from the next; Invalid without. */
 extern Oid	tk_catalog_oid(void);
 
+/*
+ * A session, before it takes what isn't in the registry for not being there:
+ * waits until all pipelines of this database are.  Right after the server's
+ * start the scouts are still on their way.
+ */
+extern void tk_await_scout(void);
+
 /* Everything a scout does in its database. */
 extern void tk_catalog_scout(void);
 

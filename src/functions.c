@@ -471,7 +471,7 @@ await_covered(TkPipelineEntry *entry, int32 pipeline_id, const char *name, XLogR
 }
 
 static TkPipelineEntry *
-entry_by_name(const char *name, int32 *pipeline_id)
+find_entry(const char *name, int32 *pipeline_id)
 {
 	TkPipelineEntry *result = NULL;
 
@@ -487,6 +487,19 @@ entry_by_name(const char *name, int32 *pipeline_id)
 		}
 	}
 	LWLockRelease(tk_shared->lock);
+	return result;
+}
+
+static TkPipelineEntry *
+entry_by_name(const char *name, int32 *pipeline_id)
+{
+	TkPipelineEntry *result = find_entry(name, pipeline_id);
+
+	if (result == NULL)
+	{
+		tk_await_scout();
+		result = find_entry(name, pipeline_id);
+	}
 	if (result == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_OBJECT),
@@ -551,6 +564,7 @@ tk_wait_for(PG_FUNCTION_ARGS)
 	}
 
 	/* All of this database, one after the other. */
+	tk_await_scout();
 	for (int i = 0; i < tk_shared->nentries; i++)
 	{
 		TkPipelineEntry *entry = &tk_shared->entries[i];

@@ -191,16 +191,19 @@ tk_produce_verify(const char *bytes, size_t len, int32 pipeline_id, TransactionI
 	return false;
 }
 
-/* The pipeline to send through: the one of that name, or the database's only one. */
-static int32
-choose_pipeline(const char *name)
+typedef struct Chosen
 {
-	TkPipelineEntry *found = NULL;
+	NameData	name;
+	int32		pipeline_id;
+	Oid			server;
+	bool		slot_ready;
+} Chosen;
+
+/* How many pipelines of that name (NULL: of any) this database has; the last of them. */
+static int
+find_pipelines(const char *name, Chosen *chosen)
+{
 	int			n = 0;
-	NameData	found_name;
-	int32		pipeline_id = 0;
-	Oid			server = InvalidOid;
-	bool		slot_ready = false;
 
 	LWLockAcquire(tk_shared->lock, LW_SHARED);
 	for (int i = 0; i < tk_shared->nentries; i++)
@@ -211,20 +214,33 @@ choose_pipeline(const char *name)
 			continue;
 		if (name != NULL && strcmp(name, NameStr(entry->name)) != 0)
 			continue;
-		found = entry;
-		found_name = entry->name;
-		pipeline_id = entry->pipeline_id;
-		server = entry->server;
-		slot_ready = entry->slot_ready;
+		chosen->name = entry->name;
+		chosen->pipeline_id = entry->pipeline_id;
+		chosen->server = entry->server;
+		chosen->slot_ready = entry->slot_ready;
 		n++;
 	}
 	LWLockRelease(tk_shared->lock);
+	return n;
+}
 
-	if (found == NULL && name != NULL)
+/* The pipeline to send through: the one of that name, or the database's only one. */
+static int32
+choose_pipeline(const char *name)
+{
+	Chosen		chosen;
+	int			n = name != NULL ? find_pipelines(name, &chosen) : 0;
+
+	if (n == 0)
+	{
+		tk_await_scout();
+		n = find_pipelines(name, &chosen);
+	}
+	if (n == 0 && name != NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_OBJECT),
 				 errmsg("pipeline \"%s\" does not exist", name)));
-	if (found == NULL)
+	if (n == 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_OBJECT),
 				 errmsg("this database has no pipeline"),
@@ -234,17 +250,17 @@ choose_pipeline(const char *name)
 				(errcode(ERRCODE_AMBIGUOUS_PARAMETER),
 				 errmsg("this database has %d pipelines", n),
 				 errhint("Name one: kafka.produce(…, pipeline => '…').")));
-	if (tk_server_usage(server, GetUserId()) != ACLCHECK_OK)
+	if (tk_server_usage(chosen.server, GetUserId()) != ACLCHECK_OK)
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-				 errmsg("permission denied to produce through pipeline \"%s\"", NameStr(found_name)),
+				 errmsg("permission denied to produce through pipeline \"%s\"", NameStr(chosen.name)),
 				 errhint("GRANT USAGE ON FOREIGN SERVER … is needed.")));
-	if (!slot_ready)
+	if (!chosen.slot_ready)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("pipeline \"%s\" does not capture yet", NameStr(found_name)),
+				 errmsg("pipeline \"%s\" does not capture yet", NameStr(chosen.name)),
 				 errdetail("Its replication slot is not there; the record would be lost.")));
-	return pipeline_id;
+	return chosen.pipeline_id;
 }
 
 static TkMessageBytes
@@ -267,6 +283,15 @@ argument_bytes(FunctionCallInfo fcinfo, int n)
 	if (PG_ARGISNULL(n))
 		return b;
 	type = get_fn_expr_argtype(fcinfo->flinfo, n);
+	if (!OidIsValid(type))
+	{
+		/* called without an expression, by the protocol's function call */
+		Oid		   *declared;
+		int			nargs;
+
+		(void) get_func_signature(fcinfo->flinfo->fn_oid, &declared, &nargs);
+		type = declared[n];
+	}
 	if (type == JSONBOID)
 	{
 		Jsonb	   *json = PG_GETARG_JSONB_P(n);

@@ -100,8 +100,8 @@ tk_kafka_failed(const char *doing, const TkKafkaError *error)
 			tk_stop_sticky(TK_STATE_FAILED, "Grant it in Kafka's ACLs, then CALL kafka.resume().",
 						   "not authorized while %s: %s", doing, error->message);
 		case TK_CAUSE_NO_TOPIC:
-			tk_stop_sticky(TK_STATE_FAILED, "Create the topic, then CALL kafka.resume().",
-						   "topic missing while %s: %s", doing, error->message);
+			tk_stop_sticky(TK_STATE_FAILED, "Create it, then CALL kafka.resume().",
+						   "topic or partition missing while %s: %s", doing, error->message);
 		case TK_CAUSE_OVERSIZE:
 			tk_stop_sticky(TK_STATE_FAILED,
 						   "Raise message.max.bytes of the server and max.message.bytes of the topic, then CALL kafka.resume().",

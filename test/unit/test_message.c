@@ -65,7 +65,7 @@ some_message(void)
 }
 
 static void
-write_message(TkBuffer *out, TkProduced * m, const Header * headers, int nheaders)
+write_message(TkBuffer *out, TkProduced *m, const Header * headers, int nheaders)
 {
 	tk_buffer_reset(out, 1024 * 1024);
 	m->nheaders = nheaders;
@@ -76,9 +76,9 @@ write_message(TkBuffer *out, TkProduced * m, const Header * headers, int nheader
 
 /* Reads everything of a message, as stream.c does; what it sums up keeps the compiler from leaving that out. */
 static unsigned
-read_all(const char *data, const TkProduced * m)
+read_all(const char *data, const TkProduced *m)
 {
-	const		TkMessageBytes parts[] = {m->topic, m->key, m->value};
+	const TkMessageBytes parts[] = {m->topic, m->key, m->value};
 	size_t		at = m->headers_at;
 	unsigned	sum = 0;
 
