@@ -69,7 +69,7 @@ typedef struct TkRelation
 
 /* One column of a tuple.  kind as pgoutput sends it. */
 #define TK_VALUE_NULL		'n'
-#define TK_VALUE_UNCHANGED	'u'	/* a TOASTed value that the UPDATE left alone: not in the WAL */
+#define TK_VALUE_UNCHANGED	'u' /* a TOASTed value that the UPDATE left alone: not in the WAL */
 #define TK_VALUE_TEXT		't'
 
 typedef struct TkValue

@@ -143,8 +143,10 @@ tk_without_replica_identity(Oid relid)
 		return lacks_replica_identity(relid) ? relid : InvalidOid;
 	all = find_all_inheritors(relid, AccessShareLock, NULL);
 	foreach(lc, all)
+	{
 		if (get_rel_relkind(lfirst_oid(lc)) == RELKIND_RELATION && lacks_replica_identity(lfirst_oid(lc)))
 			return lfirst_oid(lc);
+	}
 	return InvalidOid;
 }
 
@@ -230,8 +232,10 @@ entry_of(List *entries, Oid relid)
 	ListCell   *lc;
 
 	foreach(lc, entries)
+	{
 		if (((TkTableEntry *) lfirst(lc))->relid == relid)
 			return (TkTableEntry *) lfirst(lc);
+	}
 	return NULL;
 }
 

@@ -36,7 +36,7 @@ create_publications(int32 pipeline_id)
 {
 	for (int i = 0; i < TK_OPERATIONS; i++)
 		tk_utility(psprintf("CREATE PUBLICATION %s WITH (publish = '%s', publish_via_partition_root = true)",
-						 quote_identifier(tk_owned_publication(pipeline_id, i)), tk_operation_names[i]));
+							quote_identifier(tk_owned_publication(pipeline_id, i)), tk_operation_names[i]));
 }
 
 void
@@ -71,9 +71,9 @@ arrange_publications(const TkDefinition *d, int default_operations)
 				continue;
 			if (wanted != member)
 				tk_utility(psprintf("ALTER PUBLICATION %s %s TABLE %s%s", quote_identifier(name),
-								 wanted ? "ADD" : "DROP",
-								 get_rel_relkind(entry->relid) == RELKIND_PARTITIONED_TABLE ? "" : "ONLY ",
-								 tk_qualified_name(entry->relid)));
+									wanted ? "ADD" : "DROP",
+									get_rel_relkind(entry->relid) == RELKIND_PARTITIONED_TABLE ? "" : "ONLY ",
+									tk_qualified_name(entry->relid)));
 		}
 	}
 }
@@ -429,8 +429,10 @@ tk_set_table(PG_FUNCTION_ARGS)
 	else
 	{
 		foreach(lc, tk_published_tables(d))
+		{
 			if (((TkTableName *) lfirst(lc))->relid == relid)
 				member = true;
+		}
 		stored = DatumGetJsonbP(DirectFunctionCall1(jsonb_in, CStringGetDatum("{}")));
 	}
 	if (!member)

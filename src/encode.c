@@ -43,8 +43,7 @@ tk_row_plan_init(TkRowPlan *plan, const TkRelation *relation, bool inline_json)
 	plan->inline_json = inline_json;
 
 	/*
-	 * One more, because a table may have no columns and malloc(0) may return
-	 * NULL.
+	 * One more, because a table may have no columns and malloc(0) may return NULL.
 	 */
 	plan->columns = malloc(sizeof(TkPiece) * ((size_t) relation->ncolumns + 1));
 	if (plan->columns == NULL)
@@ -123,9 +122,8 @@ tk_row_new_key(const TkRowPlan *plan, const TkChange *change, TkBuffer *out)
 		return TK_NULL_SPAN;
 
 	/*
-	 * A key column is part of the replica identity, so it is unavailable only
-	 * when it is unchanged, and a server older than the fix that logs such
-	 * values in the old tuple wrote the record: say so, as the row does.
+	 * A key column is part of the replica identity, so it is unavailable only when it is unchanged, and a server
+	 * older than the fix that logs such values in the old tuple wrote the record: say so, as the row does.
 	 */
 	for (i = 0; i < relation->nkeys; i++)
 		append_column(plan, change, relation->keys[i], new_value(change, relation->keys[i]), out);
@@ -170,8 +168,8 @@ tk_row_key_changed(const TkChange *change)
 			continue;
 
 		/*
-		 * Text decides, not the type's equality: the consumer's key is the
-		 * text, so 1.0 → 1.00 is another key there.
+		 * Text decides, not the type's equality: the consumer's key is the text, so 1.0 → 1.00 is another key
+		 * there.
 		 */
 		if (before->kind != after->kind)
 			return true;

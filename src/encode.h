@@ -67,11 +67,10 @@ typedef struct TkEncoder
 	void		(*free_plan) (void *plan);
 
 	/*
-	 * Appends the bytes of the change's records to "out" and describes them in
-	 * "records" (room for TK_MAX_RECORDS); returns how many, maybe 0.  Counts
-	 * transaction->sequence (one a record) and transaction->total_order and
-	 * relation->order (one an event; Debezium's changed key is two) up.  The
-	 * caller looks at out->failed.
+	 * Appends the bytes of the change's records to "out" and describes them in "records" (room for
+	 * TK_MAX_RECORDS); returns how many, maybe 0.  Counts transaction->sequence (one a record) and
+	 * transaction->total_order and relation->order (one an event; Debezium's changed key is two) up.  The caller
+	 * looks at out->failed.
 	 */
 	int			(*encode) (const TkEncodeOptions *options, const void *plan,
 						   TkTransaction *transaction, const TkChange *change,

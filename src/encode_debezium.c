@@ -310,8 +310,7 @@ debezium_encode(const TkEncodeOptions *options, const void *plan, TkTransaction 
 			   out, &records[n++]);
 
 	/*
-	 * A tombstone tells compaction to forget the key; without one there is
-	 * nothing to forget.
+	 * A tombstone tells compaction to forget the key; without one there is nothing to forget.
 	 */
 	if (op == 'd' && options->tombstones && !tk_span_is_null(key))
 		add_record(options, transaction, op, key, TK_NULL_SPAN, out, &records[n++]);
@@ -329,8 +328,7 @@ append_collection(TkBuffer *out, const TkTransaction *transaction, const TkRelat
 	append_literal(out, "{\"data_collection\":");
 
 	/*
-	 * Two JSON strings become one: the second starts over the first one's
-	 * end, and a dot takes the quote's place.
+	 * Two JSON strings become one: the second starts over the first one's end, and a dot takes the quote's place.
 	 */
 	append_json(out, relation->schema);
 	if (out->failed)

@@ -85,8 +85,7 @@ tk_unsigned(TkBuffer *out, uint64_t n)
 	unsigned	rest;
 
 	/*
-	 * Positions and times have 12 to 16 digits: few wide divisions, the
-	 * others in 32 bits.
+	 * Positions and times have 12 to 16 digits: few wide divisions, the others in 32 bits.
 	 */
 	while (n >= 10000)
 	{
@@ -133,9 +132,8 @@ word_needs_care(uint64_t w)
 	uint64_t	backslash = w ^ EACH_BYTE('\\');
 
 	/*
-	 * Subtracting sets the top bit of a byte that was smaller.  A borrow may
-	 * raise a false alarm in the byte above, but only next to a true one.
-	 * Bytes with their own top bit set need care anyway, hence no masking.
+	 * Subtracting sets the top bit of a byte that was smaller.  A borrow may raise a false alarm in the byte
+	 * above, but only next to a true one. Bytes with their own top bit set need care anyway, hence no masking.
 	 */
 	return (((w - EACH_BYTE(0x20)) |
 			 (quote - EACH_BYTE(1)) |
@@ -234,8 +232,7 @@ append_text(TkBuffer *out, const char *text, size_t len, bool escape)
 		char	   *w;
 
 		/*
-		 * The last character of the chunk may end behind it, by three bytes
-		 * at most.
+		 * The last character of the chunk may end behind it, by three bytes at most.
 		 */
 		if (!tk_buffer_reserve(out, chunk * ESCAPE_MAX + 4))
 			return;
@@ -383,8 +380,7 @@ append_bytea(TkBuffer *out, const char *text, size_t len)
 			if (v == 0)
 			{
 				/*
-				 * Not what bytea_output = hex writes: nothing is committed to
-				 * "out" yet.
+				 * Not what bytea_output = hex writes: nothing is committed to "out" yet.
 				 */
 				tk_json_string(out, text, len);
 				return;
@@ -562,8 +558,7 @@ append_array(TkBuffer *out, const TkType *type, const char *text, size_t len, bo
 		opened = false;
 
 		/*
-		 * Behind it: as many ends as there are, then the delimiter or the end
-		 * of the text.
+		 * Behind it: as many ends as there are, then the delimiter or the end of the text.
 		 */
 		while (p < end && *p == '}')
 		{
@@ -628,8 +623,7 @@ tk_json_value(TkBuffer *out, const TkType *type, const TkValue *value, bool inli
 				if (!append_array(out, type, text, len, inline_json))
 				{
 					/*
-					 * Unknown shape (a type with an output function of its
-					 * own): its text is still true.
+					 * Unknown shape (a type with an output function of its own): its text is still true.
 					 */
 					out->len = start;
 					tk_json_string(out, text, len);

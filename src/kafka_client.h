@@ -21,7 +21,8 @@ typedef enum TkKafkaStatus
 	TK_KAFKA_OK,
 	TK_KAFKA_RETRY,				/* not done yet, or a passing fault: the same call may be made again */
 	TK_KAFKA_ABORT,				/* the open transaction can only be aborted */
-	TK_KAFKA_FENCED,			/* another producer took this transactional id, or the broker timed the transaction out */
+	TK_KAFKA_FENCED,			/* another producer took this transactional id, or the broker timed the
+								 * transaction out */
 	TK_KAFKA_FATAL				/* this handle is of no more use */
 } TkKafkaStatus;
 

@@ -146,16 +146,15 @@ tk_producer_create(const TkKafkaConf *user, const char *transactional_id, int tr
 	}
 
 	/*
-	 * Left alone, librdkafka waits a whole transaction timeout for the answer
-	 * to a request, before it tries another connection.
+	 * Left alone, librdkafka waits a whole transaction timeout for the answer to a request, before it tries
+	 * another connection.
 	 */
 	if (request_timeout > 30000)
 		request_timeout = 30000;
 
 	/*
-	 * A record may wait as long as its transaction can live: a broker that is
-	 * away for less is waited for, and afterwards there is nothing to write
-	 * to.
+	 * A record may wait as long as its transaction can live: a broker that is away for less is waited for, and
+	 * afterwards there is nothing to write to.
 	 */
 	conf = rd_kafka_conf_new();
 	if (!tk_conf_defaults(conf, producer_defaults, sizeof(producer_defaults) / sizeof(producer_defaults[0]),
@@ -384,7 +383,7 @@ send_with_headers(TkProducer *p, TkProducerTopic *topic, int32_t partition, cons
 		return 0;
 	code = rd_kafka_error_code(result);
 	rd_kafka_error_destroy(result);
-	rd_kafka_headers_destroy(list);	/* still ours when it fails */
+	rd_kafka_headers_destroy(list); /* still ours when it fails */
 	return code;
 }
 
@@ -701,7 +700,7 @@ tk_topic_config(TkProducer *p, const char *name, const char *entry, const TkKafk
 		size_t		nentries = 0;
 		size_t		i;
 		const rd_kafka_ConfigResource_t **resources =
-			result ? rd_kafka_DescribeConfigs_result_resources(result, &n) : NULL;
+		result ? rd_kafka_DescribeConfigs_result_resources(result, &n) : NULL;
 		int			code = n == 1 ? rd_kafka_ConfigResource_error(resources[0]) : RD_KAFKA_RESP_ERR__BAD_MSG;
 
 		if (code)

@@ -14,7 +14,7 @@
 
 #define TK_PROGRESS_VERSION		1
 #define TK_PROGRESS_KEY			"progress"	/* one key: compaction keeps the newest */
-#define TK_PREFIX_MAX			180			/* bytes of transactional_id_prefix */
+#define TK_PREFIX_MAX			180 /* bytes of transactional_id_prefix */
 
 typedef struct TkProgress
 {

@@ -665,9 +665,8 @@ tk_pipeline_recover(void)
 	judge_before_fencing();		/* 1 */
 
 	/*
-	 * 2: here a prepared row's Kafka transaction, if it is still open, is
-	 * committed over again.  Without that it is aborted by step 3 and its
-	 * range produced again: slower, and as right.
+	 * 2: here a prepared row's Kafka transaction, if it is still open, is committed over again.  Without that it
+	 * is aborted by step 3 and its range produced again: slower, and as right.
 	 */
 	if (lost != NULL)
 	{

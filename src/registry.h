@@ -49,9 +49,8 @@ typedef enum TkPipelineStateKind
 typedef struct TkPipelineEntry
 {
 	/*
-	 * Who it is; fixed while in_use.  Protected, as all down to the atomics, by
-	 * TkShared->lock.  catalog: the OID of kafka.pipeline, another one after the
-	 * extension was dropped and created.
+	 * Who it is; fixed while in_use.  Protected, as all down to the atomics, by TkShared->lock.  catalog: the OID
+	 * of kafka.pipeline, another one after the extension was dropped and created.
 	 */
 	bool		in_use;
 	Oid			database;

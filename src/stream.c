@@ -53,14 +53,14 @@ typedef struct OutRecord
 	size_t		value_len;
 	int			nheaders;
 	TkRecordHeader *headers;
-} OutRecord;
+}			OutRecord;
 
 typedef struct Side
 {
 	TkBuffer	bytes;
 	TkRecordHeader *headers;
 	int			header_capacity;
-} Side;
+}			Side;
 
 static const char *const last_header = "pg.last";
 
@@ -317,7 +317,7 @@ open_checkpoint(void)
 
 /* Room for n headers and one more, pg.last. */
 static TkRecordHeader *
-reserve_headers(Side *side, int n)
+reserve_headers(Side * side, int n)
 {
 	if (n + 1 > side->header_capacity)
 	{
@@ -331,7 +331,7 @@ reserve_headers(Side *side, int n)
 
 /* Appends one record to the open Kafka transaction. */
 static void
-send_record(const OutRecord *record)
+send_record(const OutRecord * record)
 {
 	TkProducer *producer = tk_pipeline.producers[tk_pipeline.current];
 	TkProducerTopic **handle = &record->route->handles[tk_pipeline.current];
@@ -373,7 +373,7 @@ send_held(bool last)
 
 /* Sends a record of the free side; the last of several is held back if it may have to say that it is. */
 static void
-send_or_hold(const OutRecord *record, bool hold)
+send_or_hold(const OutRecord * record, bool hold)
 {
 	if (!hold)
 	{

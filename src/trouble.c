@@ -117,8 +117,8 @@ tk_kafka_failed(const char *doing, const TkKafkaError *error)
 	}
 
 	/*
-	 * An epoch error may be a rival instance or the broker's transaction
-	 * timeout: the next start tells them apart by the instance number.
+	 * An epoch error may be a rival instance or the broker's transaction timeout: the next start tells them apart
+	 * by the instance number.
 	 */
 	ereport(ERROR,
 			(errcode(error->cause == TK_CAUSE_UNREACHABLE ? ERRCODE_CONNECTION_FAILURE : ERRCODE_FDW_ERROR),

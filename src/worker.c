@@ -81,8 +81,8 @@ pipeline_exit(int code, Datum arg)
 	for (int i = 0; i < TK_POOL_SIZE; i++)
 	{
 		/*
-		 * The open transaction is aborted through the handle that opened it.
-		 * One that is prepared may be committed already: recovery finds out.
+		 * The open transaction is aborted through the handle that opened it. One that is prepared may be
+		 * committed already: recovery finds out.
 		 */
 		bool		abort_open = p->transaction_open && i == p->current &&
 		p->checkpoint.state != TK_CHECKPOINT_PREPARED;
@@ -143,7 +143,7 @@ attach(int index)
 	if (mine)
 	{
 		attached_generation = entry->generation;
-		entry->altered = false;	/* what it says is read after this */
+		entry->altered = false; /* what it says is read after this */
 		entry->pid = MyProcPid;
 		entry->latch = &MyProc->procLatch;
 		entry->state = TK_STATE_STARTING;
@@ -220,7 +220,7 @@ handle_error(void)
 	}
 	tk_set_state(p->entry, TK_STATE_RETRYING, error->message, error->hint);
 	p->entry->last_failure_at = GetCurrentTimestamp();
-	tk_request_scout(MyDatabaseId);	/* the definition may be gone with its extension */
+	tk_request_scout(MyDatabaseId); /* the definition may be gone with its extension */
 }
 
 /* The registry wanted what the catalog doesn't: let a scout look again. */

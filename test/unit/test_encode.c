@@ -223,8 +223,7 @@ check_value(const TkType *type, const char *text, size_t len, bool inline_json, 
 	char	   *exact = malloc(len + 1);
 
 	/*
-	 * A block of the exact size, so that the sanitizer sees a read past the
-	 * value's end.
+	 * A block of the exact size, so that the sanitizer sees a read past the value's end.
 	 */
 	value.data = memcpy(realloc(exact, len > 0 ? len : 1), text, len);
 	tk_json_value(&out, type, &value, inline_json);
@@ -350,8 +349,7 @@ a_long_string_is_whole_across_the_chunks_it_is_written_in(void)
 	TkBuffer	out = {0};
 
 	/*
-	 * €, 3 bytes, and a quote: each chunk ends elsewhere within a
-	 * character.
+	 * €, 3 bytes, and a quote: each chunk ends elsewhere within a character.
 	 */
 	expected[expected_len++] = '"';
 	while (len + 4 <= n)
@@ -596,8 +594,7 @@ any_bytes_become_json(unsigned seed)
 		bool		wild = next_random() % 2 == 0;
 
 		/*
-		 * Half of them of any bytes, half of the bytes that mean something in
-		 * an array.
+		 * Half of them of any bytes, half of the bytes that mean something in an array.
 		 */
 		for (size_t i = 0; i < len; i++)
 			text[i] = (char) (wild ? next_random() : (unsigned char) syntax[next_random() % (sizeof(syntax) - 1)]);
@@ -1143,8 +1140,7 @@ names_are_verbatim_and_keys_in_the_order_of_their_index(void)
 	CONTENT(0, "{\"a\":1,\"A\":\"k\",\"q\\\"uo.te\xC3\xA9\":\"v\"}");
 
 	/*
-	 * A key column in TOAST, left alone: from the old tuple, or said to be
-	 * unavailable.
+	 * A key column in TOAST, left alone: from the old tuple, or said to be unavailable.
 	 */
 	CHECK_INT(encode(&tk_encoder_plain, TK_UPDATE, 'K', old_key, toasted_key), 1);
 	KEY(0, "{\"A\":\"k\",\"a\":1}");

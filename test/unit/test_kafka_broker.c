@@ -496,8 +496,8 @@ a_record_that_is_too_large_is_named(void)
 	OK(tk_producer_abort(p, &patient, &error));
 
 	/*
-	 * librdkafka 2.0.2 notices the gap in its sequence numbers only now, and
-	 * wants one more abort; later versions don't.
+	 * librdkafka 2.0.2 notices the gap in its sequence numbers only now, and wants one more abort; later versions
+	 * don't.
 	 */
 	for (i = 0; i < 2; i++)
 	{
@@ -698,7 +698,7 @@ a_broker_that_hangs_holds_nobody_up(void)
 	printf("destroying a producer with records in flight: %s after %.0f ms\n", gone ? "done" : "given up",
 		   (now() - start) * 1e3);
 	CHECK(now() - start < 3.5);
-	CHECK(tk_kafka_threads_left());	/* those of the others, at least */
+	CHECK(tk_kafka_threads_left()); /* those of the others, at least */
 	start = now();
 	(void) tk_progress_reader_destroy(reader, 3000);
 	CHECK(now() - start < 3.5);

@@ -37,6 +37,7 @@ static bool
 parses(const char *text, char *why, size_t size)
 {
 	TkProgress	p;
+
 	/* exactly as long as it is, so that valgrind sees a read past its end */
 	size_t		len = strlen(text);
 	char	   *copy = malloc(len > 0 ? len : 1);

@@ -29,8 +29,7 @@ characters_that_kafka_refuses_become_underscores(void)
 	CHECK_STR(topic, "shop.caf_.__x");
 
 	/*
-	 * Bytes that are no UTF-8 count one by one, and nothing is read past the
-	 * end.
+	 * Bytes that are no UTF-8 count one by one, and nothing is read past the end.
 	 */
 	CHECK(tk_route_topic("shop", "a\xA9\xA9", "b\xE2", NULL, topic) == NULL);
 	CHECK_STR(topic, "shop.a__.b_");
