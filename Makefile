@@ -3,6 +3,7 @@
 #   make, make install    the extension, for the PostgreSQL of $(PG_CONFIG)
 #   make check            all tests, on servers of their own; installs what is missing (Debian)
 #   make demo             shows what it does, likewise
+#   make bench            measures it beside what PostgreSQL and librdkafka alone can do here
 #   make unit             the unit tests of the pure parts only
 #   make indent           lays the C files out as pgindent does (pg-bsd-indent)
 #
@@ -30,7 +31,7 @@ override with_llvm = no
 
 # These stand on their own, without PGXS: check and demo work before PostgreSQL is installed, and PGXS has a "check"
 # of its own.
-OWN_GOALS = check demo unit unit-programs indent indent-check
+OWN_GOALS = check demo bench unit unit-programs indent indent-check
 ifneq ($(filter $(OWN_GOALS),$(MAKECMDGOALS)),)
 
 .PHONY: $(MAKECMDGOALS)
@@ -40,6 +41,9 @@ check:
 
 demo:
 	@test/demo
+
+bench:
+	@test/install bench && test/bench/run
 
 indent:
 	@test/indent src/*.[ch] test/unit/*.[ch]

@@ -29,6 +29,7 @@ CREATE TABLE kafka.pipeline_table (
 	pipeline_id integer NOT NULL REFERENCES kafka.pipeline ON DELETE CASCADE,
 	"table" regclass NOT NULL,
 	options jsonb NOT NULL DEFAULT '{}',
+	dropped_at pg_lsn,				-- the table is gone; its WAL up to here may still be on its way
 	PRIMARY KEY (pipeline_id, "table")
 );
 
@@ -88,7 +89,7 @@ GRANT USAGE ON SCHEMA kafka TO PUBLIC;
 
 SELECT pg_catalog.pg_extension_config_dump('kafka.pipeline_id_seq', '');
 SELECT pg_catalog.pg_extension_config_dump('kafka.pipeline', 'WHERE NOT dropping');
-SELECT pg_catalog.pg_extension_config_dump('kafka.pipeline_table', '');
+SELECT pg_catalog.pg_extension_config_dump('kafka.pipeline_table', 'WHERE dropped_at IS NULL');
 
 --
 -- Foreign-data wrapper: a server is a Kafka cluster.
@@ -144,6 +145,23 @@ RETURNS boolean
 AS 'MODULE_PATHNAME', 'tk_wait_for' LANGUAGE C PARALLEL UNSAFE;
 COMMENT ON FUNCTION kafka.wait_for(pg_lsn, name, interval) IS
 'true once everything up to a WAL position (default: all that is flushed now) is committed in Kafka; false after the timeout';
+
+--
+-- DDL around pipelines
+--
+
+CREATE FUNCTION kafka.on_drop() RETURNS event_trigger
+AS 'MODULE_PATHNAME', 'tk_on_drop' LANGUAGE C;
+CREATE EVENT TRIGGER transactional_kafka_drop ON sql_drop EXECUTE FUNCTION kafka.on_drop();
+
+CREATE FUNCTION kafka.on_alter() RETURNS event_trigger
+AS 'MODULE_PATHNAME', 'tk_on_alter' LANGUAGE C;
+CREATE EVENT TRIGGER transactional_kafka_alter ON ddl_command_end
+	WHEN TAG IN ('ALTER SERVER', 'ALTER PUBLICATION') EXECUTE FUNCTION kafka.on_alter();
+
+--
+-- Records and operation
+--
 
 CREATE FUNCTION kafka.produce(topic text, value text, key text DEFAULT NULL, headers jsonb DEFAULT NULL,
 	partition integer DEFAULT NULL, pipeline name DEFAULT NULL) RETURNS void

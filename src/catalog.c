@@ -40,7 +40,9 @@
 #include "utils/wait_event.h"
 
 #include "catalog.h"
+#include "ddl.h"
 #include "pg_compat.h"
+#include "wal_source.h"
 
 /* How long a session waits for a scout; one that meets a lock comes again after 2 s and a backoff. */
 #define SCOUT_PATIENCE_MS 10000
@@ -319,6 +321,17 @@ tk_state_started(int32 pipeline_id)
 }
 
 void
+tk_forget_dropped_tables(int32 pipeline_id, XLogRecPtr position)
+{
+	static TkStatement statement = {
+		"DELETE FROM kafka.pipeline_table WHERE pipeline_id = $1 AND dropped_at <= $2", 2, {INT4OID, LSNOID}, NULL
+	};
+	Datum		values[2] = {Int32GetDatum(pipeline_id), LSNGetDatum(position)};
+
+	tk_execute(&statement, values, NULL, false);
+}
+
+void
 tk_state_stop(int32 pipeline_id, XLogRecPtr position)
 {
 	static TkStatement statement = {
@@ -509,6 +522,7 @@ publish_definition(const TkDefinition *d)
 {
 	TkPublication p = {0};
 	TkState		state;
+	XLogRecPtr	confirmed;
 
 	tk_state_load(d, &state);
 	p.database = MyDatabaseId;
@@ -519,7 +533,7 @@ publish_definition(const TkDefinition *d)
 	p.server = d->server;
 	p.progress_topic = state.progress_topic;
 	p.slot_ready = state.slot_created &&
-		(state.sticky_state == NULL || tk_state_find(state.sticky_state) != TK_STATE_SLOT_LOST);
+		tk_slot_state(tk_slot_name(MyDatabaseId, d->pipeline_id), &confirmed) == TK_SLOT_GOOD;
 	p.generation = d->generation;
 	p.state = TK_STATE_STOPPED;
 	if (!state.exists)
@@ -536,7 +550,8 @@ publish_definition(const TkDefinition *d)
 	}
 	else
 		p.wanted = d->enabled && !d->dropping;
-	(void) tk_registry_publish(&p);
+	if (tk_registry_publish(&p) == NULL)
+		tk_report_registry_full(LOG, d->name);
 }
 
 /* Copies of this database's entries. */
@@ -601,29 +616,35 @@ tk_catalog_scout(void)
 {
 	List	   *definitions = NIL;
 	List	   *defined = NIL;
-	List	   *known;			/* from before the snapshot: a newer one may only be unseen, not gone */
+	List	   *known;			/* these two from before the snapshot: a newer one may only be unseen, … */
+	List	   *slots;			/* … not gone, or nobody's */
 	Oid			catalog = InvalidOid;
+	MemoryContext transaction;
 	ListCell   *lc;
 
 	known = known_pipelines();
+	slots = tk_list_own_slots();
 	tk_transaction_begin();
+	transaction = CurrentMemoryContext;
 	if (OidIsValid(get_extension_oid("transactional_kafka", true)))
 	{
 		static TkStatement statement = {
 			"SELECT " DEFINITION_COLUMNS " FROM kafka.pipeline ORDER BY pipeline_id", 0, {0}, NULL
 		};
-		MemoryContext caller = CurrentMemoryContext;
 		uint64		n = tk_execute(&statement, NULL, NULL, false);
 
 		catalog = tk_catalog_oid();
 		for (uint64 row = 0; row < n; row++)
-			definitions = lappend(definitions, definition_of_row(caller, row));
+			definitions = lappend(definitions, definition_of_row(transaction, row));
 	}
 	foreach(lc, definitions)
 	{
-		publish_definition((TkDefinition *) lfirst(lc));
+		MemoryContextSwitchTo(TopMemoryContext);	/* it outlives the transaction */
 		defined = lappend_int(defined, ((TkDefinition *) lfirst(lc))->pipeline_id);
+		MemoryContextSwitchTo(transaction);
 	}
+
+	/* Those that go make room. */
 	foreach(lc, known)
 	{
 		TkPipelineEntry *entry = (TkPipelineEntry *) lfirst(lc);
@@ -631,7 +652,10 @@ tk_catalog_scout(void)
 		if (entry->catalog != catalog || !list_member_int(defined, entry->pipeline_id))
 			publish_gone(entry->catalog, entry->pipeline_id);
 	}
+	foreach(lc, definitions)
+		publish_definition((TkDefinition *) lfirst(lc));
 	tk_transaction_commit();
+	tk_drop_orphaned_slots(slots, defined);
 }
 
 /* Does the registry have every pipeline that is defined here? */

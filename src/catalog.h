@@ -103,6 +103,9 @@ extern bool tk_state_slot_created(int32 pipeline_id, const char *progress_topic)
 /* Kafka may now hold records of these two instances, under these transactional ids. */
 extern void tk_state_instances(int32 pipeline_id, const uint64 instances[2], const char *prefix, int pool_size);
 extern void tk_state_started(int32 pipeline_id);
+
+/* Rows of tables that were dropped before a position that is in Kafka. */
+extern void tk_forget_dropped_tables(int32 pipeline_id, XLogRecPtr position);
 extern void tk_state_stop(int32 pipeline_id, XLogRecPtr position);	/* Invalid: it runs */
 extern void tk_state_sticky(const TkDefinition *definition, const char *state, const char *reason, const char *hint);
 

@@ -50,6 +50,16 @@ tk_check_logical_decoding(void)
 				 errhint("Set max_replication_slots in postgresql.conf and restart the server.")));
 }
 
+void
+tk_check_may_have_slot(void)
+{
+	if (!superuser() && !has_rolreplication(GetUserId()))
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("must be superuser or replication role to create a pipeline"),
+				 errdetail("A pipeline has a replication slot, which makes the server keep WAL.")));
+}
+
 /* A procedure that commits can't be part of somebody's transaction. */
 void
 tk_check_not_atomic(FunctionCallInfo fcinfo, const char *what)

@@ -18,6 +18,9 @@ extern void tk_check_server_ready(const char *what);
 /* wal_level, max_replication_slots */
 extern void tk_check_logical_decoding(void);
 
+/* Superuser or REPLICATION. */
+extern void tk_check_may_have_slot(void);
+
 /* A procedure that commits can't be part of somebody's transaction. */
 extern void tk_check_not_atomic(FunctionCallInfo fcinfo, const char *what);
 

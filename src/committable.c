@@ -12,9 +12,12 @@
  * catalog caches of the past, so a transaction with SPI has to forget all
  * caches before and after, and then SPI plans its statements anew: that cost
  * more than Kafka's part of a small checkpoint (src/README).  Here only the
- * table's own entries in the relation cache are looked at.  They are forgotten
- * before (decoding may have made them, with the file the table had then); and
- * no other table's are touched, so decoding finds nothing that is too new.
+ * table's and its indexes' entries in the relation cache are looked at, and
+ * forgotten before (decoding may have made them, with the file the table had
+ * then) and after.  They are built by scans of the catalog as it is now, but
+ * for syscache entries of these indexes alone, which don't change while an
+ * index is the key.  Nothing of any other table is touched, so decoding finds
+ * nothing that is too new.
  */
 #include "postgres.h"
 
@@ -25,6 +28,8 @@
 #include "catalog/namespace.h"
 #include "catalog/pg_type.h"
 #include "executor/spi.h"
+#include "nodes/nodes.h"
+#include "nodes/pg_list.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/lsyscache.h"
@@ -59,13 +64,61 @@ enum
 	COLUMNS = COLUMN_COMMITTED_AT
 };
 
+static const Oid column_types[COLUMNS] = {
+	INT4OID, INT4OID, INT8OID, INT4OID, TEXTOID, TEXTOID, INT4OID, LSNOID, LSNOID, INT8OID, INT8OID, INT8OID,
+	TIMESTAMPTZOID, TIMESTAMPTZOID, TIMESTAMPTZOID
+};
+
 static Oid	table_oid = InvalidOid;
-static Oid	index_oid = InvalidOid;
+static List *index_oids = NIL;	/* all that the table had when it was opened last */
+static Oid	key_oid = InvalidOid;
 
 void
 tk_committable_init(void)
 {
 	table_oid = get_relname_relid("checkpoint", get_namespace_oid("kafka", false));
+}
+
+static void
+forget_relcache(void)
+{
+	ListCell   *lc;
+
+	RelationCacheInvalidateEntry(table_oid);
+	foreach(lc, index_oids)
+		RelationCacheInvalidateEntry(lfirst_oid(lc));
+}
+
+/* What is written below is laid out for these columns and no others. */
+static void
+check_columns(Relation rel)
+{
+	TupleDesc	desc = RelationGetDescr(rel);
+	bool		same = desc->natts == COLUMNS;
+
+	for (int i = 0; i < COLUMNS && same; i++)
+		same = TupleDescAttr(desc, i)->atttypid == column_types[i];
+	if (!same)
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_COLUMN),
+				 errmsg("table kafka.checkpoint does not have the columns that this library expects"),
+				 errhint("After an update of the extension the server must be restarted; then CALL kafka.resume().")));
+}
+
+/* Core's functions for catalogs know plain indexes only. */
+static void
+check_index(Oid oid)
+{
+	Relation	index = index_open(oid, AccessShareLock);
+
+	if (RelationGetIndexExpressions(index) != NIL || RelationGetIndexPredicate(index) != NIL ||
+		!index->rd_index->indimmediate || index->rd_index->indisexclusion)
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_COLUMN),
+				 errmsg("index \"%s\" of table kafka.checkpoint is of a kind that can't be kept up",
+						RelationGetRelationName(index)),
+				 errhint("DROP INDEX, then CALL kafka.resume().")));
+	index_close(index, AccessShareLock);
 }
 
 /* Opens the table as it is now, whatever decoding has left in the caches. */
@@ -74,24 +127,40 @@ open_table(void)
 {
 	Relation	rel;
 	List	   *indexes;
+	ListCell   *lc;
 
-	RelationCacheInvalidateEntry(table_oid);
-	if (OidIsValid(index_oid))
-		RelationCacheInvalidateEntry(index_oid);
+	forget_relcache();
 	rel = table_open(table_oid, RowExclusiveLock);
+	check_columns(rel);
 	indexes = RelationGetIndexList(rel);
-	if (list_length(indexes) != 1 || RelationGetNumberOfAttributes(rel) < COLUMNS)
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("table kafka.checkpoint has been changed"),
-				 errhint("It must have its primary key and no other index.")));
-	if (index_oid != linitial_oid(indexes))
+	key_oid = rel->rd_pkindex;
+	if (!equal(indexes, index_oids))
 	{
-		index_oid = linitial_oid(indexes);
-		RelationCacheInvalidateEntry(index_oid);
+		MemoryContext caller = MemoryContextSwitchTo(TopMemoryContext);
+
+		list_free(index_oids);
+		index_oids = list_copy(indexes);
+		MemoryContextSwitchTo(caller);
+		foreach(lc, indexes)
+		{
+			RelationCacheInvalidateEntry(lfirst_oid(lc));
+			check_index(lfirst_oid(lc));
+		}
 	}
 	list_free(indexes);
+	if (!OidIsValid(key_oid))
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_COLUMN),
+				 errmsg("table kafka.checkpoint has no primary key")));
 	return rel;
+}
+
+/* Decoding shall not find today's shape of it either. */
+static void
+close_table(Relation rel)
+{
+	table_close(rel, NoLock);
+	forget_relcache();
 }
 
 /* A copy of the row that has a place in the ring; NULL: the place is free. */
@@ -105,7 +174,7 @@ find_row(Relation rel, int32 pipeline_id, int32 ring)
 
 	ScanKeyInit(&keys[0], COLUMN_PIPELINE_ID, BTEqualStrategyNumber, F_INT4EQ, Int32GetDatum(pipeline_id));
 	ScanKeyInit(&keys[1], COLUMN_RING, BTEqualStrategyNumber, F_INT4EQ, Int32GetDatum(ring));
-	scan = systable_beginscan(rel, index_oid, true, snapshot, 2, keys);
+	scan = systable_beginscan(rel, key_oid, true, snapshot, 2, keys);
 	row = systable_getnext(scan);
 	if (HeapTupleIsValid(row))
 		row = heap_copytuple(row);
@@ -139,7 +208,7 @@ tk_committable_mark(int32 pipeline_id, int retained, int64 checkpoint_id, Timest
 	Relation	rel = open_table();
 
 	mark_row(rel, pipeline_id, retained, checkpoint_id, committed_at);
-	table_close(rel, NoLock);
+	close_table(rel);
 }
 
 void
@@ -154,6 +223,8 @@ tk_committable_prepare(int32 pipeline_id, int retained, const TkCheckpoint *chec
 	Datum		values[COLUMNS];
 	bool		nulls[COLUMNS] = {0};
 
+	/* Two rows: with a ring of one, this would be one row changed twice by one command. */
+	Assert(retained >= 2);
 	if (previous_committed_at != 0)
 		mark_row(rel, pipeline_id, retained, checkpoint->id - 1, previous_committed_at);
 
@@ -180,7 +251,7 @@ tk_committable_prepare(int32 pipeline_id, int retained, const TkCheckpoint *chec
 		CatalogTupleInsert(rel, row);
 	else
 		CatalogTupleUpdate(rel, &old->t_self, row);
-	table_close(rel, NoLock);
+	close_table(rel);
 }
 
 void

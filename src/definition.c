@@ -23,6 +23,7 @@
 #include "utils/syscache.h"
 
 #include "checks.h"
+#include "ddl.h"
 #include "functions.h"
 #include "pg_compat.h"
 
@@ -35,8 +36,13 @@ static void
 create_publications(int32 pipeline_id)
 {
 	for (int i = 0; i < TK_OPERATIONS; i++)
+	{
+		char	   *name = tk_owned_publication(pipeline_id, i);
+
 		tk_utility(psprintf("CREATE PUBLICATION %s WITH (publish = '%s', publish_via_partition_root = true)",
-							quote_identifier(tk_owned_publication(pipeline_id, i)), tk_operation_names[i]));
+							quote_identifier(name), tk_operation_names[i]));
+		tk_publication_belongs_to_extension(name);
+	}
 }
 
 void
@@ -212,11 +218,7 @@ tk_create_pipeline(PG_FUNCTION_ARGS)
 	name = tk_required_name(fcinfo, 0, "pipeline");
 	server_name = tk_required_name(fcinfo, 1, "server");
 	tk_check_pipeline_name(name);
-	if (!superuser() && !has_rolreplication(owner))
-		ereport(ERROR,
-				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
-				 errmsg("must be superuser or replication role to create a pipeline"),
-				 errdetail("A pipeline has a replication slot, which makes the server keep WAL.")));
+	tk_check_may_have_slot();
 	server = tk_check_kafka_server(server_name);
 	raw_options = PG_ARGISNULL(4) ? DatumGetJsonbP(DirectFunctionCall1(jsonb_in, CStringGetDatum("{}"))) :
 		PG_GETARG_JSONB_P(4);
@@ -256,8 +258,7 @@ tk_create_pipeline(PG_FUNCTION_ARGS)
 	/* From here on the definition stays, whatever happens. */
 	tk_spi_commit();
 	entry = tk_request(d, d->generation, true, false);
-	if (entry != NULL)
-		tk_await_start(entry, d);
+	tk_await_start(entry, d);
 	SPI_finish();
 	PG_RETURN_VOID();
 }
@@ -279,6 +280,7 @@ tk_adopt_definition(const TkDefinition *d)
 	Datum		values[3];
 	TkDefinition *adopted;
 
+	tk_check_may_have_slot();
 	if (OidIsValid(publication) && !tk_owns_publication(publication, GetUserId()))
 		aclcheck_error(ACLCHECK_NOT_OWNER, OBJECT_PUBLICATION, d->publication);
 	tk_begin_privileged(&saved);
@@ -303,10 +305,11 @@ locked_definition(const char *name)
 	tk_utility(psprintf("SELECT FROM kafka.pipeline WHERE pipeline_id = %d FOR NO KEY UPDATE", d->pipeline_id));
 	d = tk_definition_by_name(name);
 	tk_end_privileged(&saved);
-	if (d == NULL)
+	if (d == NULL || d->dropping)
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_OBJECT),
-				 errmsg("pipeline \"%s\" does not exist", name)));
+				 errmsg("pipeline \"%s\" does not exist", name),
+				 d != NULL ? errdetail("It is being dropped.") : 0));
 	return d;
 }
 

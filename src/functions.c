@@ -51,23 +51,20 @@ tk_utility(const char *command)
 		elog(ERROR, "could not execute \"%s\": %s", command, SPI_result_code_string(result));
 }
 
-/* Was the slot made, as far as the catalog says? */
+/* Is the pipeline's slot there and usable? */
 static bool
-slot_is_durable(const TkDefinition *d)
+slot_is_good(const TkDefinition *d)
 {
-	Privileged	saved;
-	TkState		state;
+	XLogRecPtr	confirmed;
 
-	tk_begin_privileged(&saved);
-	tk_state_load(d, &state);
-	tk_end_privileged(&saved);
-	return state.slot_created;
+	return tk_slot_state(tk_slot_name(MyDatabaseId, d->pipeline_id), &confirmed) == TK_SLOT_GOOD;
 }
 
 TkPipelineEntry *
 tk_request(const TkDefinition *d, int64 generation, bool wanted, bool gone)
 {
 	TkPublication p = {0};
+	TkPipelineEntry *entry;
 
 	p.database = MyDatabaseId;
 	p.catalog = tk_catalog_oid();
@@ -75,12 +72,15 @@ tk_request(const TkDefinition *d, int64 generation, bool wanted, bool gone)
 	p.name = d->name;
 	p.owner = d->owner;
 	p.server = d->server;
-	p.slot_ready = slot_is_durable(d);
+	p.slot_ready = slot_is_good(d);
 	p.generation = generation;
 	p.wanted = wanted;
 	p.gone = gone;
 	p.state = TK_STATE_STOPPED;
-	return tk_registry_publish(&p);
+	entry = tk_registry_publish(&p);
+	if (entry == NULL && !gone)
+		tk_report_registry_full(ERROR, d->name);
+	return entry;
 }
 
 /* What the registry says of a pipeline right now. */
@@ -158,6 +158,7 @@ report_blocker(const char *name, pid_t worker, TransactionId *reported)
 		xid = DatumGetTransactionId(SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, &isnull));
 		holder = SPI_getvalue(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 2);
 	}
+	SPI_freetuptable(SPI_tuptable);
 	tk_end_privileged(&saved);
 	if (!TransactionIdIsValid(xid) || xid == *reported)
 		return;
@@ -298,8 +299,7 @@ tk_drop_pipeline(PG_FUNCTION_ARGS)
 	tk_spi_commit();
 
 	entry = tk_request(d, generation, false, false);
-	if (entry != NULL)
-		await_stop(entry, d->pipeline_id);
+	await_stop(entry, d->pipeline_id);
 
 	/* The slot goes first: rows without a slot can be dropped again, a slot without rows would keep WAL. */
 	tk_slot_drop(slot);
@@ -312,6 +312,7 @@ tk_drop_pipeline(PG_FUNCTION_ARGS)
 	tk_end_privileged(&saved);
 	tk_spi_commit();
 	(void) tk_request(d, generation, false, true);
+	tk_request_scout(MyDatabaseId);
 	SPI_finish();
 	PG_RETURN_VOID();
 }
@@ -339,8 +340,7 @@ tk_pause(PG_FUNCTION_ARGS)
 	tk_end_privileged(&saved);
 	tk_spi_commit();
 	entry = tk_request(d, generation, false, false);
-	if (entry != NULL)
-		await_stop(entry, d->pipeline_id);
+	await_stop(entry, d->pipeline_id);
 	SPI_finish();
 	PG_RETURN_VOID();
 }
@@ -392,8 +392,7 @@ tk_resume(PG_FUNCTION_ARGS)
 		d = tk_adopt_definition(d);
 	tk_spi_commit();
 	entry = tk_request(d, generation, true, false);
-	if (entry != NULL)
-		tk_await_start(entry, d);
+	tk_await_start(entry, d);
 	SPI_finish();
 	PG_RETURN_VOID();
 }

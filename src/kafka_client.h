@@ -4,10 +4,10 @@
  *	  bounded waiting, bounded destruction.
  *
  * Nothing behind the kafka_*.h doors includes postgres.h, calls ereport or
- * jumps: each function returns a status and fills a TkKafkaError.  All of it
- * runs on the worker's main thread (librdkafka's own threads run nothing of
- * ours); its callbacks run inside rd_kafka_poll on that thread and only set
- * fields.
+ * jumps: each function returns a status and fills a TkKafkaError.  It runs on
+ * the worker's main thread, and so do librdkafka's callbacks, inside
+ * rd_kafka_poll; they only set fields.  But for the end of a handle: that runs
+ * in a thread of ours, which may hang, and so may its last callbacks.
  */
 #ifndef TK_KAFKA_CLIENT_H
 #define TK_KAFKA_CLIENT_H

@@ -265,7 +265,12 @@ tend_pipeline(int index, TimestampTz now, BackgroundWorkerHandle **handle)
 	if (entry->in_use && entry->pid == 0 && entry->launched_at == 0)
 	{
 		if (entry->gone)
+		{
+			/* Its slot, if that is still there, belongs to nobody now: a scout looks. */
 			entry->in_use = false;
+			to_scout = list_append_unique_oid(to_scout, entry->database);
+			delay = 0;
+		}
 		else if (entry->wanted && !tk_state_is_sticky(entry->state))
 		{
 			if (entry->failures > 0 && entry->retry_at == 0)
@@ -288,6 +293,15 @@ tend_pipeline(int index, TimestampTz now, BackgroundWorkerHandle **handle)
 
 	if (!start)
 		return delay;
+	if (!database_exists((Oid) extra[0]))
+	{
+		/* DROP DATABASE: a slot that nobody was using didn't hold it up. */
+		LWLockAcquire(tk_shared->lock, LW_EXCLUSIVE);
+		entry->launched_at = 0;
+		entry->in_use = false;
+		LWLockRelease(tk_shared->lock);
+		return -1;
+	}
 	if (*handle != NULL)
 		pfree(*handle);
 	*handle = NULL;

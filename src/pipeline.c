@@ -20,6 +20,7 @@
 #include "access/xlog.h"
 #include "catalog/pg_publication.h"
 #include "miscadmin.h"
+#include "pgstat.h"
 #include "postmaster/interrupt.h"
 #include "storage/latch.h"
 #include "utils/builtins.h"
@@ -54,9 +55,10 @@
 /* A worker without failure for so long has no failures to count any more. */
 #define SOUND_AFTER_US INT64CONST(10000000)
 
-/* Sleeps: nothing to wait for but commits; WAL inserted but not flushed yet. */
+/* Sleeps: nothing to wait for but commits; WAL inserted but not flushed; flushed, but not by a standby. */
 #define IDLE_MS 1000
 #define UNFLUSHED_MS 10
+#define STANDBY_MS 50
 
 TkPipeline	tk_pipeline;
 
@@ -172,9 +174,10 @@ static void
 create_producer(int i)
 {
 	TkKafkaError error;
+	char	   *id = transactional_id(tk_pipeline.prefix, i);
 
-	tk_pipeline.producers[i] = tk_producer_create(tk_pipeline.conf, transactional_id(tk_pipeline.prefix, i),
-												  tk_pipeline.options->transaction_timeout, &error);
+	tk_pipeline.producers[i] = tk_producer_create(tk_pipeline.conf, id, tk_pipeline.options->transaction_timeout, &error);
+	pfree(id);
 	if (tk_pipeline.producers[i] == NULL)
 		tk_kafka_failed("creating a producer", &error);
 	tk_pipeline.progress_topics[i] = tk_producer_topic(tk_pipeline.producers[i], tk_pipeline.progress_topic, &error);
@@ -195,6 +198,37 @@ init_producer(TkProducer *producer)
 		 /* again */ ;
 }
 
+/* Why the slot can't be gone on with, or NULL. *confirmed is its position, if it has one. */
+static const char *
+slot_problem(XLogRecPtr *confirmed)
+{
+	switch (tk_slot_state(tk_pipeline.slot_name, confirmed))
+	{
+		case TK_SLOT_MISSING:
+			return "its replication slot was dropped";
+		case TK_SLOT_FOREIGN:
+			return "its replication slot is not one of this database with plugin pgoutput";
+		case TK_SLOT_LOST:
+			return "its replication slot was invalidated: the WAL that it needs may be gone (see max_slot_wal_keep_size)";
+		case TK_SLOT_GOOD:
+			break;
+	}
+	return NULL;
+}
+
+/* Lets sessions know whether what they write for the pipeline is captured. */
+static void
+publish_slot(bool ready, XLogRecPtr confirmed)
+{
+	TkPipelineEntry *entry = tk_pipeline.entry;
+
+	pg_atomic_write_u64(&entry->confirmed_lsn, confirmed);
+	LWLockAcquire(tk_shared->lock, LW_EXCLUSIVE);
+	entry->slot_ready = ready;
+	LWLockRelease(tk_shared->lock);
+	ConditionVariableBroadcast(&entry->changed);
+}
+
 /*
  * Step 0: the slot is the mutual exclusion of this database's workers.
  * Returns why it is lost, or NULL.  A crash after it was made and before that
@@ -205,6 +239,7 @@ acquire_slot(void)
 {
 	TkPipeline *p = &tk_pipeline;
 	XLogRecPtr	confirmed = InvalidXLogRecPtr;
+	const char *problem = NULL;
 
 	if (!p->state.slot_created)
 	{
@@ -220,28 +255,18 @@ acquire_slot(void)
 	}
 	else
 	{
-		switch (tk_slot_state(p->slot_name, &confirmed))
+		problem = slot_problem(&confirmed);
+		if (problem == NULL)
 		{
-			case TK_SLOT_MISSING:
-				return "its replication slot was dropped";
-			case TK_SLOT_FOREIGN:
-				return "its replication slot is not one of this database with plugin pgoutput";
-			case TK_SLOT_LOST:
-				return "its replication slot was invalidated: the WAL that it needs may be gone (see max_slot_wal_keep_size)";
-			case TK_SLOT_GOOD:
-				break;
+			tk_slot_acquire(p->slot_name);
+			confirmed = tk_slot_confirmed();
 		}
-		tk_slot_acquire(p->slot_name);
-		if (!XLogRecPtrIsInvalid(p->state.stop_lsn) && tk_slot_confirmed() > p->state.stop_lsn)
-			return psprintf("its replication slot stands at %X/%X, beyond the %X/%X where the pipeline stopped: somebody has advanced it or made it anew",
-							LSN_FORMAT_ARGS(tk_slot_confirmed()), LSN_FORMAT_ARGS(p->state.stop_lsn));
+		if (problem == NULL && !XLogRecPtrIsInvalid(p->state.stop_lsn) && confirmed > p->state.stop_lsn)
+			problem = psprintf("its replication slot stands at %X/%X, beyond the %X/%X where the pipeline stopped: somebody has advanced it or made it anew",
+							   LSN_FORMAT_ARGS(confirmed), LSN_FORMAT_ARGS(p->state.stop_lsn));
 	}
-	pg_atomic_write_u64(&p->entry->confirmed_lsn, confirmed);
-	LWLockAcquire(tk_shared->lock, LW_EXCLUSIVE);
-	p->entry->slot_ready = true;
-	LWLockRelease(tk_shared->lock);
-	ConditionVariableBroadcast(&p->entry->changed);
-	return NULL;
+	publish_slot(problem == NULL, confirmed);
+	return problem;
 }
 
 /* The progress topic: one partition, compacted.  Made here at the first start. */
@@ -593,12 +618,25 @@ flush_current(int64 deadline)
 }
 
 /*
- * Commits the current Kafka transaction and passes the turn.  After a slow
- * commit an EndTxn may still be on its way a second time, and librdkafka's
- * transactions of one producer share their epoch: it could end the next one.
- * So that producer is destroyed and its id taken anew (a new epoch).
+ * After a slow commit an EndTxn may still be on its way a second time, and
+ * librdkafka's transactions of one producer share their epoch: it could end
+ * the next one.  So that producer is destroyed and its id taken anew (a new
+ * epoch), before its next turn.
  */
 static void
+renew_producer(int i)
+{
+	TkPipeline *p = &tk_pipeline;
+
+	tk_stream_forget_producer(i);
+	(void) tk_producer_destroy(p->producers[i], false, TK_EXIT_PATIENCE_MS);
+	p->producers[i] = NULL;
+	create_producer(i);
+	init_producer(p->producers[i]);
+}
+
+/* Commits the current Kafka transaction and passes the turn.  True: the producer must be renewed. */
+static bool
 commit_kafka(int64 deadline)
 {
 	TkPipeline *p = &tk_pipeline;
@@ -614,14 +652,7 @@ commit_kafka(int64 deadline)
 	p->transaction_open = false;
 	p->current = (i + 1) % TK_POOL_SIZE;
 
-	if (repeated || tk_now_us() - begun > SLOW_COMMIT_US)
-	{
-		tk_stream_forget_producer(i);
-		(void) tk_producer_destroy(p->producers[i], false, TK_EXIT_PATIENCE_MS);
-		p->producers[i] = NULL;
-		create_producer(i);
-		init_producer(p->producers[i]);
-	}
+	return repeated || tk_now_us() - begun > SLOW_COMMIT_US;
 }
 
 /*
@@ -633,6 +664,8 @@ write_start_record(void)
 {
 	TkPipeline *p = &tk_pipeline;
 	int64		deadline = tk_now_us() + RECOVERY_PATIENCE_US;
+	int			written_by;
+	bool		slow;
 	TkKafkaError error;
 
 	if (tk_producer_begin(p->producers[p->current], &error) != TK_KAFKA_OK)
@@ -640,14 +673,19 @@ write_start_record(void)
 	p->transaction_open = true;
 	append_progress(p->checkpoint.id - 1, true);
 	flush_current(deadline);
-	commit_kafka(deadline);
+	written_by = p->current;
+	slow = commit_kafka(deadline);
 	TK_FAILPOINT(AFTER_START_RECORD);
 
 	tk_transaction_begin();
 	tk_state_started(p->definition->pipeline_id);
+	tk_forget_dropped_tables(p->definition->pipeline_id,
+							 Max((XLogRecPtr) p->checkpoint.end_lsn, tk_slot_confirmed()));
 	tk_transaction_commit();
 	MemoryContextSwitchTo(p->context);
 	TK_FAILPOINT(AFTER_STARTED);
+	if (slow)
+		renew_producer(written_by);
 }
 
 void
@@ -669,13 +707,8 @@ tk_pipeline_recover(void)
 	 * is aborted by step 3 and its range produced again: slower, and as right.
 	 */
 	if (lost != NULL)
-	{
-		LWLockAcquire(tk_shared->lock, LW_EXCLUSIVE);
-		p->entry->slot_ready = false;	/* produce() would write for nobody */
-		LWLockRelease(tk_shared->lock);
 		tk_stop_sticky(TK_STATE_SLOT_LOST, "Transactions may be missing in Kafka. Drop the pipeline and create it anew.",
 					   "%s", lost);
-	}
 	fence_transactional_ids();	/* 3 */
 	decide();					/* 4 */
 	tk_stream_init();
@@ -735,8 +768,10 @@ publish_progress(void)
 	pg_atomic_fetch_add_u64(&entry->bytes, p->checkpoint.bytes);
 	pg_atomic_write_u64(&entry->covered_lsn,
 						Max(pg_atomic_read_u64(&entry->covered_lsn), p->checkpoint.read_lsn));
+	LWLockAcquire(tk_shared->lock, LW_EXCLUSIVE);
 	entry->last_commit_at = p->committed_at;
 	entry->failures = 0;
+	LWLockRelease(tk_shared->lock);
 	ConditionVariableBroadcast(&entry->changed);
 }
 
@@ -746,6 +781,8 @@ run_checkpoint(XLogRecPtr read_lsn)
 {
 	TkPipeline *p = &tk_pipeline;
 	int64		deadline = tk_now_us() + (int64) p->options->checkpoint_timeout * 1000;
+	int			written_by;
+	bool		slow;
 
 	/* 1: nothing but whole transactions up to end_lsn is in it */
 	p->checkpoint.read_lsn = read_lsn;
@@ -764,18 +801,22 @@ run_checkpoint(XLogRecPtr read_lsn)
 	prepare_committable();		/* 3 */
 
 	/* 4: a crash here finds in the progress topic whether Kafka has it */
-	commit_kafka(deadline);
+	written_by = p->current;
+	slow = commit_kafka(deadline);
 	checkpoint_move(TK_CHECKPOINT_COMMITTED);
 	p->committed_at = GetCurrentTimestamp();
 	TK_FAILPOINT(AFTER_KAFKA_COMMIT);
 
 	/* 5: only now may the WAL go; a crash before it makes the next start skip by the progress record */
 	tk_slot_confirm(p->checkpoint.end_lsn);
+	pg_atomic_write_u64(&p->entry->confirmed_lsn, tk_slot_confirmed());
 	TK_FAILPOINT(AFTER_SLOT_CONFIRM);
 
 	publish_progress();
 	tk_checkpoint_next(&p->checkpoint);
 	p->attempt = 1;
+	if (slow)
+		renew_producer(written_by);
 }
 
 /* ----------------------------------------------------------------
@@ -865,9 +906,11 @@ sleep_ms(XLogRecPtr limit)
 	int64		delay = tk_checkpoint_delay(&p->checkpoint, &p->policy, p->last_triggered_us, tk_now_us());
 	long		timeout = IDLE_MS;
 
-	/* An asynchronous commit is flushed soon, and nobody tells. */
+	/* An asynchronous commit is flushed soon, and a standby flushes what is flushed here; nobody tells. */
 	if (GetXLogInsertRecPtr() > tk_flush_position(NULL))
 		timeout = UNFLUSHED_MS;
+	else if (tk_flush_position(NULL) > limit)
+		timeout = STANDBY_MS;
 	if (delay >= 0)
 		timeout = Min(timeout, (long) ((delay + 999) / 1000));
 	return timeout;
@@ -946,8 +989,15 @@ tk_pipeline_run(void)
 			tk_producer_poll(p->producers[i], 0);
 		tk_forward_logs();
 		if (p->entry->failures != 0 && tk_now_us() - running_since_us > SOUND_AFTER_US)
+		{
+			LWLockAcquire(tk_shared->lock, LW_EXCLUSIVE);
 			p->entry->failures = 0;
+			LWLockRelease(tk_shared->lock);
+		}
 		if (dry)
+		{
+			(void) pgstat_report_stat(false);	/* autovacuum goes by it */
 			sleep_until_commit(limit);
+		}
 	}
 }

@@ -319,30 +319,31 @@ apply_publication(TkPipelineEntry *entry, const TkPublication *p, bool news)
 		entry->in_use = false;
 }
 
+void
+tk_report_registry_full(int elevel, const char *name)
+{
+	ereport(elevel,
+			(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+			 errmsg("no room for pipeline \"%s\": this server can have %d pipelines", name, max_pipelines),
+			 errdetail("The pipeline is defined and starts when there is room."),
+			 errhint("Raise transactional_kafka.max_pipelines and restart the server.")));
+}
+
 TkPipelineEntry *
 tk_registry_publish(const TkPublication *p)
 {
 	TkPipelineEntry *entry;
 	bool		known;
-	bool		full = false;
 
 	LWLockAcquire(tk_shared->lock, LW_EXCLUSIVE);
 	entry = tk_registry_find(p->database, p->catalog, p->pipeline_id);
 	known = entry != NULL;
 	if (!known && !p->gone)
-	{
 		entry = take_entry(p);
-		full = entry == NULL;
-	}
 	if (entry != NULL && p->generation >= entry->generation)
 		apply_publication(entry, p, !known || p->generation > entry->generation);
 	LWLockRelease(tk_shared->lock);
 
-	if (full)
-		ereport(ERROR,
-				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
-				 errmsg("no room for pipeline \"%s\": this server can have %d pipelines", p->name, max_pipelines),
-				 errhint("Raise transactional_kafka.max_pipelines and restart the server.")));
 	if (entry == NULL)
 		return NULL;
 	ConditionVariableBroadcast(&entry->changed);
@@ -374,7 +375,7 @@ tk_check_not_progress_topic(const char *topic, const char *what)
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 				 errmsg("topic \"%s\" can't be used for %s", topic, what),
-				 errdetail("It is the progress topic of pipeline \"%s\": what it holds says where that pipeline is.",
+				 errdetail("A topic of this name is the progress topic of pipeline \"%s\" of this server: what it holds says where that pipeline is.",
 						   NameStr(owner))));
 }
 
@@ -420,6 +421,12 @@ tk_definition_changes(int32 pipeline_id)
 		changed_pipelines[nchanged] = pipeline_id;
 	if (nchanged <= MAX_CHANGED)
 		nchanged++;
+}
+
+void
+tk_all_definitions_change(void)
+{
+	nchanged = MAX_CHANGED + 1;
 }
 
 void

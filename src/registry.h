@@ -133,8 +133,8 @@ extern void tk_require_preloaded(void);
 
 /*
  * What the catalog says of a pipeline, with its generation.  Adds the entry if
- * it is new (ERROR if there is no room); leaves one alone that knows a newer
- * generation.  Returns the entry, or NULL for one that is gone and had none.
+ * it is new; leaves one alone that knows a newer generation.  Returns the
+ * entry, or NULL: there is no room, or it is gone and had none.
  */
 typedef struct TkPublication
 {
@@ -159,6 +159,9 @@ extern TkPipelineEntry *tk_registry_publish(const TkPublication *publication);
 /* Call with the lock held. NULL if there is none. */
 extern TkPipelineEntry *tk_registry_find(Oid database, Oid catalog, int32 pipeline_id);
 
+/* For an entry that there was no room for. */
+extern void tk_report_registry_full(int elevel, const char *name);
+
 /* ERROR if the topic holds a pipeline's position: nobody else may write there. what: as 'table x'. */
 extern void tk_check_not_progress_topic(const char *topic, const char *what);
 
@@ -174,6 +177,7 @@ extern void tk_request_scout(Oid database);
  * anew, before it sends anything that commits later; and a scout comes.
  */
 extern void tk_definition_changes(int32 pipeline_id);
+extern void tk_all_definitions_change(void);
 
 /* The worker: sets "waiting", for commits to wake it. */
 extern void tk_set_waiting(TkPipelineEntry *entry, bool waiting);

@@ -259,17 +259,21 @@ tk_stream_ensure_topics(void)
 	list_free_deep(tables);
 }
 
-static void
+/* False: nobody answers, so there is nothing to say. */
+static bool
 stop_if_missing(const char *topic)
 {
 	int			partitions = 0;
 	TkKafkaError error;
 
-	/* One try: without an answer there is nothing to say. */
-	if (tk_topic_describe(tk_pipeline.producers[0], topic, &tk_kafka_slice, &partitions, &error) == TK_KAFKA_OK &&
-		partitions == 0)
+	CHECK_FOR_INTERRUPTS();
+	if (tk_stop_wanted() ||
+		tk_topic_describe(tk_pipeline.producers[0], topic, &tk_kafka_slice, &partitions, &error) != TK_KAFKA_OK)
+		return false;
+	if (partitions == 0)
 		tk_stop_sticky(TK_STATE_FAILED, "Create the topic, then CALL kafka.resume().",
 					   "topic \"%s\" was deleted", topic);
+	return true;
 }
 
 void
@@ -283,9 +287,14 @@ tk_stream_find_missing_topic(void)
 	hash_seq_init(&status, routes);
 	while ((route = hash_seq_search(&status)) != NULL)
 		topics = lappend(topics, route->topic);
-	stop_if_missing(tk_pipeline.progress_topic);
-	foreach(lc, topics)
-		stop_if_missing((const char *) lfirst(lc));
+	if (stop_if_missing(tk_pipeline.progress_topic))
+	{
+		foreach(lc, topics)
+		{
+			if (!stop_if_missing((const char *) lfirst(lc)))
+				break;
+		}
+	}
 	list_free(topics);
 }
 
@@ -502,8 +511,6 @@ stream_change(const TkChange *change)
 	tk_buffer_reset(buffer, BUFFER_KEEP);
 	n = encoder->encode(&encode_options, relation->plan, &transaction, change, buffer, records);
 	check_buffer(buffer, relation);
-	if (n == 0)
-		return;
 
 	send_held(false);
 	for (int i = 0; i < n; i++)

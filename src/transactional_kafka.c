@@ -12,6 +12,7 @@
 #include "miscadmin.h"
 #include "utils/guc.h"
 
+#include "ddl.h"
 #include "failpoint.h"
 #include "launcher.h"
 #include "registry.h"
@@ -30,5 +31,6 @@ _PG_init(void)
 	tk_registry_init();
 	tk_failpoint_init();
 	tk_launcher_init();
+	tk_ddl_init();
 	EmitWarningsOnPlaceholders("transactional_kafka");
 }

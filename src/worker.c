@@ -210,7 +210,10 @@ handle_error(void)
 	if (sticky != TK_STATE_STOPPED)
 	{
 		store_sticky(sticky, reason, hint);
-		tk_set_state(p->entry, sticky, reason, hint);
+
+		/* A resume() that came meanwhile counts: the catalog says so too. */
+		tk_set_state(p->entry, p->entry->generation > p->definition->generation ? TK_STATE_RETRYING : sticky,
+					 reason, hint);
 		ereport(WARNING,
 				(errmsg("pipeline \"%s\" has stopped (%s): the server keeps all WAL from its position on",
 						NameStr(p->entry->name), tk_state_name(sticky)),
@@ -219,7 +222,9 @@ handle_error(void)
 		return;
 	}
 	tk_set_state(p->entry, TK_STATE_RETRYING, error->message, error->hint);
+	LWLockAcquire(tk_shared->lock, LW_EXCLUSIVE);
 	p->entry->last_failure_at = GetCurrentTimestamp();
+	LWLockRelease(tk_shared->lock);
 	tk_request_scout(MyDatabaseId); /* the definition may be gone with its extension */
 }
 
