@@ -75,7 +75,8 @@ sub by_orderly_stop
 {
 	my $pid = worker_pid($node, $pipeline);
 
-	start_anew($node, $pipeline);
+	# an error here: the server has crashed under it
+	eval { start_anew($node, $pipeline) };
 	until_hit_or(sub { runs_anew($pid) }, 'a new start');
 	return;
 }

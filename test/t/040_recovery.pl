@@ -20,6 +20,15 @@ sub slot_field
 	return query($node, "SELECT $field FROM pg_replication_slots WHERE slot_name = " . quote(slot($node, $name)));
 }
 
+# A drop that the event trigger would refuse.
+sub by_passing
+{
+	my ($node, $sql) = @_;
+
+	query($node, "ALTER EVENT TRIGGER transactional_kafka_drop DISABLE; $sql; ALTER EVENT TRIGGER transactional_kafka_drop ENABLE");
+	return;
+}
+
 sub newest_progress
 {
 	my ($node, $name) = @_;
@@ -132,7 +141,7 @@ my @cases = (
 	[ publication_dropped => 'failed', 'its publication "tk_\d+_delete" was dropped',
 		sub {
 			my ($id) = slot($node, $_[0]) =~ /_(\d+)$/;
-			query($node, "DROP PUBLICATION tk_${id}_delete");
+			by_passing($node, "DROP PUBLICATION tk_${id}_delete");
 		} ],
 );
 
@@ -162,7 +171,7 @@ subtest 'the publication of a user: dropped, it is named' => sub {
 	query($node, 'INSERT INTO users_publication VALUES (1)');
 	is_sent('users_publication', [ 1 ]);
 	query($node, q(CALL kafka.pause('users_publication')));
-	query($node, 'DROP PUBLICATION mine');
+	by_passing($node, 'DROP PUBLICATION mine');
 	resume_stops($node, 'users_publication', 'failed', 'publication "mine" was dropped');
 	push @cases, [ users_publication => 'failed', 'publication "mine" was dropped' ];
 	return;
