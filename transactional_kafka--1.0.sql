@@ -22,7 +22,9 @@ CREATE TABLE kafka.pipeline (
 	enabled boolean NOT NULL DEFAULT true,		-- false: paused
 	dropping boolean NOT NULL DEFAULT false,
 	generation bigint NOT NULL DEFAULT 1,		-- counts every change of the definition
-	resumes bigint NOT NULL DEFAULT 0		-- counts resume(): a sticky state older than the last ends
+	resumes bigint NOT NULL DEFAULT 0,		-- counts resume(): a sticky state older than the last ends
+	accept_lsn pg_lsn,				-- accept_position(): where to go on …
+	accept_resumes bigint				-- … at the start that this resume asked for
 );
 
 CREATE TABLE kafka.pipeline_table (
@@ -49,7 +51,8 @@ CREATE TABLE kafka.pipeline_state (
 	sticky_reason text,
 	sticky_hint text,
 	sticky_since timestamptz,
-	sticky_resumes bigint
+	sticky_resumes bigint,
+	accepted_resumes bigint NOT NULL DEFAULT 0	-- the last accept_position() that was carried out
 ) WITH (fillfactor = 50);
 
 -- A ring of rows, overwritten in place: only the primary key is indexed, so updates are HOT.
@@ -124,6 +127,11 @@ CREATE PROCEDURE kafka.resume(pipeline name)
 AS 'MODULE_PATHNAME', 'tk_resume' LANGUAGE C;
 COMMENT ON PROCEDURE kafka.resume(name) IS
 'starts a pipeline that is paused, in a sticky state, or was restored or cloned into this database';
+
+CREATE PROCEDURE kafka.accept_position(pipeline name, lsn pg_lsn)
+AS 'MODULE_PATHNAME', 'tk_accept_position' LANGUAGE C;
+COMMENT ON PROCEDURE kafka.accept_position(name, pg_lsn) IS
+'the operator''s answer to diverged, fenced and slot_lost: go on from this position, whatever Kafka and the slot say';
 
 CREATE FUNCTION kafka.alter_pipeline(pipeline name, options jsonb) RETURNS void
 AS 'MODULE_PATHNAME', 'tk_alter_pipeline' LANGUAGE C PARALLEL UNSAFE;

@@ -151,12 +151,13 @@ column_jsonb(MemoryContext context, uint64 row, int number)
 
 #define DEFINITION_COLUMNS \
 	"pipeline_id, name, owner::oid, server, server_oid, publication, publication_oid, options, " \
-	"enabled, dropping, generation, resumes"
+	"enabled, dropping, generation, resumes, accept_lsn, accept_resumes"
 
 static TkDefinition *
 definition_of_row(MemoryContext context, uint64 row)
 {
 	TkDefinition *d = MemoryContextAllocZero(context, sizeof(TkDefinition));
+	Datum		value;
 	bool		isnull;
 
 	d->pipeline_id = DatumGetInt32(column(row, 1, &isnull));
@@ -171,6 +172,10 @@ definition_of_row(MemoryContext context, uint64 row)
 	d->dropping = DatumGetBool(column(row, 10, &isnull));
 	d->generation = DatumGetInt64(column(row, 11, &isnull));
 	d->resumes = DatumGetInt64(column(row, 12, &isnull));
+	value = column(row, 13, &isnull);
+	d->accept_lsn = isnull ? InvalidXLogRecPtr : DatumGetLSN(value);
+	value = column(row, 14, &isnull);
+	d->accept_resumes = isnull ? 0 : DatumGetInt64(value);
 	return d;
 }
 
@@ -218,7 +223,7 @@ tk_state_load(const TkDefinition *definition, TkState *state)
 {
 	static TkStatement statement = {
 		"SELECT uuid::text, progress_topic, slot_created, started, instances[1], instances[2], prefix, pool_size, "
-		"stop_lsn, sticky_state, sticky_reason, sticky_hint, sticky_resumes "
+		"stop_lsn, sticky_state, sticky_reason, sticky_hint, sticky_resumes, accepted_resumes "
 		"FROM kafka.pipeline_state "
 		"WHERE pipeline_id = $1 AND database_oid = $2 AND system_identifier = $3::numeric", 3, {INT4OID, OIDOID, TEXTOID}, NULL
 	};
@@ -245,6 +250,8 @@ tk_state_load(const TkDefinition *definition, TkState *state)
 	state->pool_size = DatumGetInt32(column(0, 8, &isnull));
 	value = column(0, 9, &isnull);
 	state->stop_lsn = isnull ? InvalidXLogRecPtr : DatumGetLSN(value);
+
+	state->accepted_resumes = DatumGetInt64(column(0, 14, &isnull));
 
 	/* A sticky state counts until somebody resumes after it. */
 	value = column(0, 13, &isnull);
@@ -309,15 +316,16 @@ tk_state_instances(int32 pipeline_id, const uint64 instances[2], const char *pre
 }
 
 void
-tk_state_started(int32 pipeline_id)
+tk_state_started(int32 pipeline_id, int64 accepted_resumes)
 {
 	static TkStatement statement = {
 		"UPDATE kafka.pipeline_state SET started = true, stop_lsn = NULL, sticky_state = NULL, sticky_reason = NULL, "
-		"sticky_hint = NULL, sticky_since = NULL, sticky_resumes = NULL WHERE pipeline_id = $1", 1, {INT4OID}, NULL
+		"sticky_hint = NULL, sticky_since = NULL, sticky_resumes = NULL, accepted_resumes = $2 WHERE pipeline_id = $1",
+		2, {INT4OID, INT8OID}, NULL
 	};
-	Datum		value = Int32GetDatum(pipeline_id);
+	Datum		values[2] = {Int32GetDatum(pipeline_id), Int64GetDatum(accepted_resumes)};
 
-	tk_execute(&statement, &value, NULL, false);
+	tk_execute(&statement, values, NULL, false);
 }
 
 void

@@ -31,6 +31,8 @@ typedef struct TkDefinition
 	bool		dropping;
 	int64		generation;
 	int64		resumes;
+	XLogRecPtr	accept_lsn;		/* accept_position() for the start of this many resumes; Invalid: none */
+	int64		accept_resumes;
 } TkDefinition;
 
 /* What pipeline_state says of it. */
@@ -45,6 +47,7 @@ typedef struct TkState
 	char	   *prefix;			/* NULL: none yet */
 	int			pool_size;
 	XLogRecPtr	stop_lsn;		/* Invalid: it ran when the server or the worker died */
+	int64		accepted_resumes;	/* of the last accept_position() carried out */
 	char	   *sticky_state;	/* NULL: none that counts */
 	char	   *sticky_reason;
 	char	   *sticky_hint;
@@ -102,7 +105,9 @@ extern bool tk_state_slot_created(int32 pipeline_id, const char *progress_topic)
 
 /* Kafka may now hold records of these two instances, under these transactional ids. */
 extern void tk_state_instances(int32 pipeline_id, const uint64 instances[2], const char *prefix, int pool_size);
-extern void tk_state_started(int32 pipeline_id);
+
+/* It runs; an accept_position() of this many resumes has been carried out. */
+extern void tk_state_started(int32 pipeline_id, int64 accepted_resumes);
 
 /* Rows of tables that were dropped before a position that is in Kafka. */
 extern void tk_forget_dropped_tables(int32 pipeline_id, XLogRecPtr position);

@@ -35,6 +35,7 @@
 PG_FUNCTION_INFO_V1(tk_drop_pipeline);
 PG_FUNCTION_INFO_V1(tk_pause);
 PG_FUNCTION_INFO_V1(tk_resume);
+PG_FUNCTION_INFO_V1(tk_accept_position);
 PG_FUNCTION_INFO_V1(tk_checkpoint);
 PG_FUNCTION_INFO_V1(tk_wait_for);
 PG_FUNCTION_INFO_V1(tk_live);
@@ -393,6 +394,85 @@ tk_resume(PG_FUNCTION_ARGS)
 	tk_spi_commit();
 	entry = tk_request(d, generation, true, false);
 	tk_await_start(entry, d);
+	SPI_finish();
+	PG_RETURN_VOID();
+}
+
+/* Tells what a position leaves out or repeats, as far as this server remembers. */
+static void
+explain_position(const TkDefinition *d, XLogRecPtr lsn)
+{
+	static TkStatement statement = {
+		"SELECT max(end_lsn) FROM kafka.checkpoint WHERE pipeline_id = $1 AND state = 'committed'", 1, {INT4OID}, NULL
+	};
+	Datum		key = Int32GetDatum(d->pipeline_id);
+	XLogRecPtr	known = InvalidXLogRecPtr;
+	bool		isnull;
+	Datum		value;
+
+	tk_execute(&statement, &key, NULL, false);
+	value = SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, &isnull);
+	if (!isnull)
+		known = DatumGetLSN(value);
+	if (!slot_is_good(d))
+		ereport(NOTICE,
+				(errmsg("pipeline \"%s\" gets a new replication slot", d->name),
+				 errdetail("Transactions that committed before it is ready and are not in Kafka are not sent.")));
+	if (XLogRecPtrIsInvalid(known))
+		return;
+	if (lsn > known)
+		ereport(NOTICE,
+				(errmsg("transactions that committed between %X/%X and %X/%X are skipped, unless Kafka has them",
+						LSN_FORMAT_ARGS(known), LSN_FORMAT_ARGS(lsn))));
+	else if (lsn < known)
+		ereport(NOTICE,
+				(errmsg("transactions that committed between %X/%X and %X/%X are sent again, as far as their WAL is still there",
+						LSN_FORMAT_ARGS(lsn), LSN_FORMAT_ARGS(known))));
+}
+
+/* SQL: CALL kafka.accept_position(pipeline, lsn) */
+Datum
+tk_accept_position(PG_FUNCTION_ARGS)
+{
+	char	   *name;
+	XLogRecPtr	lsn;
+	Privileged	saved;
+	TkDefinition *d;
+	TkState		state;
+	int64		generation;
+
+	tk_check_server_ready("accept_position()");
+	tk_check_logical_decoding();
+	tk_check_not_atomic(fcinfo, "accept_position()");
+	SPI_connect_ext(SPI_OPT_NONATOMIC);
+	name = tk_required_name(fcinfo, 0, "pipeline");
+	if (PG_ARGISNULL(1))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("lsn must not be null")));
+	lsn = PG_GETARG_LSN(1);
+	if (XLogRecPtrIsInvalid(lsn) || lsn > tk_flush_position(NULL))
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("position %X/%X is not in this server's WAL", LSN_FORMAT_ARGS(lsn)),
+				 errdetail("Its WAL ends at %X/%X.", LSN_FORMAT_ARGS(tk_flush_position(NULL)))));
+	d = tk_owned_definition(name);
+
+	tk_begin_privileged(&saved);
+	tk_state_load(d, &state);
+	if (!state.exists || state.sticky_state == NULL || tk_state_find(state.sticky_state) == TK_STATE_FAILED)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("pipeline \"%s\" does not ask for a position", name),
+				 errdetail("accept_position() answers the states diverged, fenced and slot_lost."),
+				 errhint("See the view kafka.pipelines.")));
+	explain_position(d, lsn);
+	generation = tk_update_definition(d->pipeline_id,
+									  psprintf("enabled = true, resumes = resumes + 1, accept_resumes = resumes + 1, "
+											   "accept_lsn = '%X/%X'", LSN_FORMAT_ARGS(lsn)), false);
+	tk_end_privileged(&saved);
+	tk_spi_commit();
+	tk_await_start(tk_request(d, generation, true, false), d);
 	SPI_finish();
 	PG_RETURN_VOID();
 }

@@ -136,6 +136,9 @@ tk_pipeline_load(void)
 	p->progress_topic = p->state.progress_topic;
 	if (p->progress_topic == NULL)
 		p->progress_topic = p->options->progress_topic ? p->options->progress_topic : default_progress_topic();
+	p->accepting = !XLogRecPtrIsInvalid(p->definition->accept_lsn) &&
+		p->definition->accept_resumes == p->definition->resumes &&
+		p->definition->accept_resumes > p->state.accepted_resumes;
 	p->conf = tk_server_conf(p->definition);
 	if (p->conf == NULL)
 		tk_stop_sticky(TK_STATE_FAILED, "Drop the pipeline and create it anew.",
@@ -241,7 +244,7 @@ acquire_slot(void)
 	XLogRecPtr	confirmed = InvalidXLogRecPtr;
 	const char *problem = NULL;
 
-	if (!p->state.slot_created)
+	if (!p->state.slot_created || (p->accepting && slot_problem(&confirmed) != NULL))
 	{
 		tk_slot_drop(p->slot_name);
 		confirmed = tk_slot_create(p->slot_name);
@@ -261,7 +264,8 @@ acquire_slot(void)
 			tk_slot_acquire(p->slot_name);
 			confirmed = tk_slot_confirmed();
 		}
-		if (problem == NULL && !XLogRecPtrIsInvalid(p->state.stop_lsn) && confirmed > p->state.stop_lsn)
+		if (problem == NULL && !p->accepting && !XLogRecPtrIsInvalid(p->state.stop_lsn) &&
+			confirmed > p->state.stop_lsn)
 			problem = psprintf("its replication slot stands at %X/%X, beyond the %X/%X where the pipeline stopped: somebody has advanced it or made it anew",
 							   LSN_FORMAT_ARGS(confirmed), LSN_FORMAT_ARGS(p->state.stop_lsn));
 	}
@@ -295,7 +299,7 @@ check_progress_topic(void)
 		TkTopicSpec spec = {1, p->options->topic_replication_factor, lengthof(configs), configs};
 
 		/* Gone after it was used: judged in step 4, where absence means something. */
-		if (p->state.started)
+		if (p->state.started && !p->accepting)
 			return;
 		tk_ensure_topic(p->progress_topic, &spec);
 		return;
@@ -336,9 +340,11 @@ read_progress(TkProgress *progress)
 		status = tk_progress_read(p->reader, &tk_kafka_slice, progress, &found, &error);
 		if (status != TK_KAFKA_OK && error.cause == TK_CAUSE_NO_TOPIC)
 			return NULL;
+		if (status == TK_KAFKA_FATAL && error.cause == TK_CAUSE_OTHER && p->accepting)
+			return NULL;
 		if (status == TK_KAFKA_FATAL && error.cause == TK_CAUSE_OTHER)
 			tk_stop_sticky(TK_STATE_DIVERGED,
-						   "Find out who wrote to the progress topic; CALL kafka.resume() checks again.",
+						   "Find out who wrote to the progress topic. CALL kafka.resume() checks again, CALL kafka.accept_position() goes on from where you say.",
 						   "%s", error.message);
 		if (!tk_kafka_again(status, &error, deadline, "reading the progress topic"))
 			break;
@@ -415,16 +421,21 @@ static TkVerdict
 judge(const TkProgress *progress, const TkRemembered *mine, bool settled)
 {
 	char		reason[TK_REASON_MAX];
-	TkVerdict	verdict = tk_judge(progress, mine, settled, reason, sizeof(reason));
+	TkVerdict	verdict;
+
+	if (tk_pipeline.accepting)
+		return TK_VERDICT_GO;
+	verdict = tk_judge(progress, mine, settled, reason, sizeof(reason));
 
 	switch (verdict)
 	{
 		case TK_VERDICT_DIVERGED:
 			tk_stop_sticky(TK_STATE_DIVERGED,
-						   "Find out which server is the right one; CALL kafka.resume() checks again.", "%s", reason);
+						   "Find out what Kafka holds. CALL kafka.resume() checks again, CALL kafka.accept_position() goes on from where you say.",
+						   "%s", reason);
 		case TK_VERDICT_FENCED:
 			tk_stop_sticky(TK_STATE_FENCED,
-						   "Stop the other instance, or drop this pipeline; CALL kafka.resume() checks again.",
+						   "Stop the other instance, or drop this pipeline. CALL kafka.resume() checks again, CALL kafka.accept_position() takes the pipeline over.",
 						   "%s", reason);
 		case TK_VERDICT_GO:
 		case TK_VERDICT_ADOPT:
@@ -548,14 +559,21 @@ decide(void)
 		tk_committable_adopt(p->definition->pipeline_id, p->options->retained_checkpoints,
 							 found->checkpoint, found->end_lsn, p->timeline);
 	held = found != NULL ? found->checkpoint : 0;
+	held_end = found != NULL ? found->end_lsn : tk_slot_confirmed();
 	tk_committable_settle(p->definition->pipeline_id, held);
+	if (p->accepting)
+	{
+		/* Above all ids that were ever in use, so that nothing older is taken for newer. */
+		held = Max(held, mine.newest) + 1;
+		held_end = p->definition->accept_lsn;
+		tk_committable_adopt(p->definition->pipeline_id, p->options->retained_checkpoints, held, held_end, p->timeline);
+	}
 	tk_committable_rearrange(p->definition->pipeline_id, p->options->retained_checkpoints);
 	remember(&mine, &rows);
 	tk_state_instances(p->definition->pipeline_id, instances, p->prefix, TK_POOL_SIZE);
 	tk_transaction_commit();
 	MemoryContextSwitchTo(p->context);
 
-	held_end = found != NULL ? found->end_lsn : tk_slot_confirmed();
 	memset(&p->checkpoint, 0, sizeof(p->checkpoint));
 	p->checkpoint.id = held + 1;
 	p->checkpoint.start_lsn = held_end;
@@ -678,7 +696,8 @@ write_start_record(void)
 	TK_FAILPOINT(AFTER_START_RECORD);
 
 	tk_transaction_begin();
-	tk_state_started(p->definition->pipeline_id);
+	tk_state_started(p->definition->pipeline_id,
+					 p->accepting ? p->definition->accept_resumes : p->state.accepted_resumes);
 	tk_forget_dropped_tables(p->definition->pipeline_id,
 							 Max((XLogRecPtr) p->checkpoint.end_lsn, tk_slot_confirmed()));
 	tk_transaction_commit();
@@ -707,7 +726,8 @@ tk_pipeline_recover(void)
 	 * is aborted by step 3 and its range produced again: slower, and as right.
 	 */
 	if (lost != NULL)
-		tk_stop_sticky(TK_STATE_SLOT_LOST, "Transactions may be missing in Kafka. Drop the pipeline and create it anew.",
+		tk_stop_sticky(TK_STATE_SLOT_LOST,
+					   "Transactions may be missing in Kafka. CALL kafka.accept_position() goes on without them.",
 					   "%s", lost);
 	fence_transactional_ids();	/* 3 */
 	decide();					/* 4 */

@@ -43,6 +43,7 @@ typedef struct TkPipeline
 	char	   *publications;
 	TimeLineID	timeline;
 	uint64		instance;		/* of this start */
+	bool		accepting;		/* the operator has said where to go on: no verdict at this start */
 
 	/* Kafka */
 	TkProducer *producers[TK_POOL_SIZE];

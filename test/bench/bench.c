@@ -443,11 +443,6 @@ produce(const char *topic, long n, long transaction)
 			send_batch(p, sent, size);
 			sent += size;
 		}
-		if (getenv("SYNC"))
-		{
-			commit(p);
-			continue;
-		}
 		for (int i = 0; i < PRODUCERS; i++)
 			await_commit(&producers[i]);
 		p->committing = pthread_create(&p->committer, NULL, commit, p) == 0;
