@@ -211,7 +211,7 @@ tk_progress_parse(const char *value, size_t len, TkProgress *progress, char *why
 	if (s.expected == NULL && !is_prefix(progress->prefix, strlen(progress->prefix)))
 		s.expected = "a prefix";
 	scan(&s, "\",\"pool_size\":");
-	progress->pool_size = (int) scan_number(&s, 10, INT32_MAX, "a pool size");
+	progress->pool_size = (int) scan_number(&s, 10, TK_POOL_MAX, "a pool size");
 	scan(&s, ",\"start\":");
 	progress->start = s.expected == NULL && s.at < s.end && *s.at == 't';
 	scan(&s, progress->start ? "true}" : "false}");

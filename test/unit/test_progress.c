@@ -100,7 +100,7 @@ what_is_written_is_read_back(void)
 	p.timeline = UINT32_MAX;
 	p.checkpoint = INT64_MAX;
 	p.end_lsn = UINT64_MAX;
-	p.pool_size = INT32_MAX;
+	p.pool_size = TK_POOL_MAX;
 	memset(p.prefix, '-', TK_PREFIX_MAX);
 	p.prefix[TK_PREFIX_MAX] = '\0';
 	check_round_trip(&p);
@@ -158,6 +158,7 @@ an_edited_record_is_refused(void)
 	CHECK(edited_is_refused("16384", "-1"));
 	CHECK(edited_is_refused("16384", "016384"));
 	CHECK(edited_is_refused("18446744073709551615", "18446744073709551616"));
+	CHECK(edited_is_refused("\"pool_size\":2", "\"pool_size\":1001"));
 	CHECK(edited_is_refused("\"checkpoint\":42", "\"checkpoint\":9223372036854775808"));
 	CHECK(edited_is_refused("1/16B3748", "1/16b3748"));
 	CHECK(edited_is_refused("1/16B3748", "1/016B3748"));
