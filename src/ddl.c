@@ -25,6 +25,7 @@
 #include "miscadmin.h"
 #include "replication/slot.h"
 #include "utils/builtins.h"
+#include "utils/lsyscache.h"
 
 #include "catalog.h"
 #include "ddl.h"
