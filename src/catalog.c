@@ -25,6 +25,7 @@
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "storage/latch.h"
+#include "storage/lmgr.h"
 #include "storage/proc.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
@@ -620,6 +621,13 @@ tk_catalog_oid(void)
 }
 
 void
+tk_lock_scouting(bool exclusive)
+{
+	/* The sub-object tells it from locks on the table. */
+	LockDatabaseObject(RelationRelationId, tk_catalog_oid(), 1, exclusive ? ExclusiveLock : ShareLock);
+}
+
+void
 tk_catalog_scout(void)
 {
 	List	   *definitions = NIL;
@@ -639,8 +647,10 @@ tk_catalog_scout(void)
 		static TkStatement statement = {
 			"SELECT " DEFINITION_COLUMNS " FROM kafka.pipeline ORDER BY pipeline_id", 0, {0}, NULL
 		};
-		uint64		n = tk_execute(&statement, NULL, NULL, false);
+		uint64		n;
 
+		tk_lock_scouting(false);
+		n = tk_execute(&statement, NULL, NULL, false);
 		catalog = tk_catalog_oid();
 		for (uint64 row = 0; row < n; row++)
 			definitions = lappend(definitions, definition_of_row(transaction, row));

@@ -159,6 +159,13 @@ extern Oid	tk_catalog_oid(void);
  */
 extern void tk_await_scout(void);
 
+/*
+ * A scout holds this from before it reads the catalog until it has published
+ * what it read.  Who takes it exclusively after a commit knows that nothing
+ * older will be published any more.  Held until the end of the transaction.
+ */
+extern void tk_lock_scouting(bool exclusive);
+
 /* Everything a scout does in its database. */
 extern void tk_catalog_scout(void);
 

@@ -312,8 +312,10 @@ tk_drop_pipeline(PG_FUNCTION_ARGS)
 	tk_utility(psprintf("DELETE FROM kafka.pipeline WHERE pipeline_id = %d", d->pipeline_id));
 	tk_end_privileged(&saved);
 	tk_spi_commit();
+
+	/* A scout that has read the rows before they went would bring the pipeline back to the registry. */
+	tk_lock_scouting(true);
 	(void) tk_request(d, generation, false, true);
-	tk_request_scout(MyDatabaseId);
 	SPI_finish();
 	PG_RETURN_VOID();
 }

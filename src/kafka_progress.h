@@ -15,7 +15,7 @@
 #define TK_PROGRESS_VERSION		1
 #define TK_PROGRESS_KEY			"progress"	/* one key: compaction keeps the newest */
 #define TK_PREFIX_MAX			180 /* bytes of transactional_id_prefix */
-#define TK_POOL_MAX				1000 /* transactional ids of a pipeline: a start fences them all */
+#define TK_POOL_MAX				1000	/* transactional ids of a pipeline: a start fences them all */
 
 typedef struct TkProgress
 {
