@@ -525,26 +525,34 @@ tk_published_tables(const TkDefinition *d)
 	return result;
 }
 
+void
+tk_describe_for_registry(const TkDefinition *d, TkPublication *p)
+{
+	XLogRecPtr	confirmed;
+
+	memset(p, 0, sizeof(TkPublication));
+	p->database = MyDatabaseId;
+	p->catalog = tk_catalog_oid();
+	p->pipeline_id = d->pipeline_id;
+	p->name = d->name;
+	p->owner = d->owner;
+	p->server = d->server;
+	p->slot_ready = tk_slot_state(tk_slot_name(MyDatabaseId, d->pipeline_id), &confirmed) == TK_SLOT_GOOD;
+	p->generation = d->generation;
+	p->state = TK_STATE_STOPPED;
+}
+
 /* Publishes what the catalog says of one pipeline. */
 static void
 publish_definition(const TkDefinition *d)
 {
-	TkPublication p = {0};
+	TkPublication p;
 	TkState		state;
-	XLogRecPtr	confirmed;
 
 	tk_state_load(d, &state);
-	p.database = MyDatabaseId;
-	p.catalog = tk_catalog_oid();
-	p.pipeline_id = d->pipeline_id;
-	p.name = d->name;
-	p.owner = d->owner;
-	p.server = d->server;
+	tk_describe_for_registry(d, &p);
 	p.progress_topic = state.progress_topic;
-	p.slot_ready = state.slot_created &&
-		tk_slot_state(tk_slot_name(MyDatabaseId, d->pipeline_id), &confirmed) == TK_SLOT_GOOD;
-	p.generation = d->generation;
-	p.state = TK_STATE_STOPPED;
+	p.slot_ready = p.slot_ready && state.slot_created;
 	if (!state.exists)
 	{
 		/* Restored or cloned: its slot and its place in Kafka belong to another database. */

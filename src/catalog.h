@@ -166,6 +166,9 @@ extern void tk_await_scout(void);
  */
 extern void tk_lock_scouting(bool exclusive);
 
+/* What the registry is to know of a definition, but for whether it is wanted.  slot_ready: its slot is usable. */
+extern void tk_describe_for_registry(const TkDefinition *definition, TkPublication *publication);
+
 /* Everything a scout does in its database. */
 extern void tk_catalog_scout(void);
 

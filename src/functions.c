@@ -52,32 +52,16 @@ tk_utility(const char *command)
 		elog(ERROR, "could not execute \"%s\": %s", command, SPI_result_code_string(result));
 }
 
-/* Is the pipeline's slot there and usable? */
-static bool
-slot_is_good(const TkDefinition *d)
-{
-	XLogRecPtr	confirmed;
-
-	return tk_slot_state(tk_slot_name(MyDatabaseId, d->pipeline_id), &confirmed) == TK_SLOT_GOOD;
-}
-
 TkPipelineEntry *
 tk_request(const TkDefinition *d, int64 generation, bool wanted, bool gone)
 {
-	TkPublication p = {0};
+	TkPublication p;
 	TkPipelineEntry *entry;
 
-	p.database = MyDatabaseId;
-	p.catalog = tk_catalog_oid();
-	p.pipeline_id = d->pipeline_id;
-	p.name = d->name;
-	p.owner = d->owner;
-	p.server = d->server;
-	p.slot_ready = slot_is_good(d);
+	tk_describe_for_registry(d, &p);
 	p.generation = generation;
 	p.wanted = wanted;
 	p.gone = gone;
-	p.state = TK_STATE_STOPPED;
 	entry = tk_registry_publish(&p);
 	if (entry == NULL && !gone)
 		tk_report_registry_full(ERROR, d->name);
@@ -100,10 +84,10 @@ typedef struct EntryView
 } EntryView;
 
 static void
-look(TkPipelineEntry *entry, Oid database, int32 pipeline_id, EntryView *s)
+look(TkPipelineEntry *entry, int32 pipeline_id, EntryView *s)
 {
 	LWLockAcquire(tk_shared->lock, LW_SHARED);
-	s->exists = entry->in_use && entry->database == database && entry->pipeline_id == pipeline_id;
+	s->exists = entry->in_use && entry->database == MyDatabaseId && entry->pipeline_id == pipeline_id;
 	s->running_process = s->exists && (entry->pid != 0 || entry->launched_at != 0);
 	s->wanted = entry->wanted;
 	s->slot_ready = entry->slot_ready;
@@ -184,7 +168,7 @@ tk_await_start(TkPipelineEntry *entry, const TkDefinition *d)
 	for (;;)
 	{
 		ConditionVariablePrepareToSleep(&entry->changed);
-		look(entry, MyDatabaseId, d->pipeline_id, &s);
+		look(entry, d->pipeline_id, &s);
 		if (!s.exists || !s.wanted)
 			ereport(ERROR,
 					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
@@ -219,7 +203,7 @@ tk_await_start(TkPipelineEntry *entry, const TkDefinition *d)
 		if (ConditionVariableTimedSleep(&entry->changed, 500, PG_WAIT_EXTENSION))
 		{
 			ConditionVariableCancelSleep();
-			look(entry, MyDatabaseId, d->pipeline_id, &s);
+			look(entry, d->pipeline_id, &s);
 			if (!s.slot_ready && s.pid != 0)
 				report_blocker(d->name, s.pid, &reported);
 		}
@@ -241,7 +225,7 @@ await_stop(TkPipelineEntry *entry, int32 pipeline_id)
 	ConditionVariablePrepareToSleep(&entry->changed);
 	for (;;)
 	{
-		look(entry, MyDatabaseId, pipeline_id, &s);
+		look(entry, pipeline_id, &s);
 		if (!s.exists || !s.running_process)
 			break;
 		if (!s.slot_ready && s.pid != 0 && s.pid != cancelled)
@@ -409,6 +393,7 @@ explain_position(const TkDefinition *d, XLogRecPtr lsn)
 	};
 	Datum		key = Int32GetDatum(d->pipeline_id);
 	XLogRecPtr	known = InvalidXLogRecPtr;
+	TkPublication publication;
 	bool		isnull;
 	Datum		value;
 
@@ -416,7 +401,8 @@ explain_position(const TkDefinition *d, XLogRecPtr lsn)
 	value = SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, &isnull);
 	if (!isnull)
 		known = DatumGetLSN(value);
-	if (!slot_is_good(d))
+	tk_describe_for_registry(d, &publication);
+	if (!publication.slot_ready)
 		ereport(NOTICE,
 				(errmsg("pipeline \"%s\" gets a new replication slot", d->name),
 				 errdetail("Transactions that committed before it is ready and are not in Kafka are not sent.")));
@@ -522,7 +508,7 @@ await_covered(TkPipelineEntry *entry, int32 pipeline_id, const char *name, XLogR
 		EntryView	s;
 		long		ms = 1000;
 
-		look(entry, MyDatabaseId, pipeline_id, &s);
+		look(entry, pipeline_id, &s);
 		if (!s.exists)
 			ereport(ERROR,
 					(errcode(ERRCODE_UNDEFINED_OBJECT),

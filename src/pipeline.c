@@ -445,14 +445,13 @@ judge(const TkProgress *progress, const TkRemembered *mine, bool settled)
 	return verdict;
 }
 
-/* Step 1: judge what the record says, before any transactional id is touched. */
-static void
-judge_before_fencing(void)
+/* Step 1: judge what the record says, before any transactional id is touched. Returns it; NULL: there is none. */
+static const TkProgress *
+judge_before_fencing(TkProgress *progress)
 {
-	TkProgress	progress;
 	TkRemembered mine;
 	TkCommittables rows;
-	const TkProgress *found = read_progress(&progress);
+	const TkProgress *found = read_progress(progress);
 
 	tk_transaction_begin();
 	remember(&mine, &rows);
@@ -460,6 +459,7 @@ judge_before_fencing(void)
 	MemoryContextSwitchTo(tk_pipeline.context);
 	(void) judge(found, &mine, false);
 	TK_FAILPOINT(AFTER_PROGRESS_READ);
+	return found;
 }
 
 /*
@@ -468,11 +468,9 @@ judge_before_fencing(void)
  * A crash here has only fenced; the next start does it again.
  */
 static void
-fence_transactional_ids(void)
+fence_transactional_ids(const TkProgress *found)
 {
 	TkPipeline *p = &tk_pipeline;
-	TkProgress	progress;
-	const TkProgress *found = read_progress(&progress);
 	List	   *ids;
 	ListCell   *lc;
 
@@ -712,6 +710,8 @@ void
 tk_pipeline_recover(void)
 {
 	TkPipeline *p = &tk_pipeline;
+	TkProgress	progress;
+	const TkProgress *found;
 	const char *lost;
 
 	TK_FAILPOINT(RECOVERY_START);
@@ -720,7 +720,7 @@ tk_pipeline_recover(void)
 	for (int i = 0; i < TK_POOL_SIZE; i++)
 		create_producer(i);
 	check_progress_topic();
-	judge_before_fencing();		/* 1 */
+	found = judge_before_fencing(&progress);	/* 1 */
 
 	/*
 	 * 2: here a prepared row's Kafka transaction, if it is still open, is committed over again.  Without that it
@@ -730,7 +730,7 @@ tk_pipeline_recover(void)
 		tk_stop_sticky(TK_STATE_SLOT_LOST,
 					   "Transactions may be missing in Kafka. CALL kafka.accept_position() goes on without them.",
 					   "%s", lost);
-	fence_transactional_ids();	/* 3 */
+	fence_transactional_ids(found); /* 3 */
 	decide();					/* 4 */
 	tk_stream_init();
 	tk_stream_ensure_topics();

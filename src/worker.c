@@ -192,7 +192,7 @@ handle_error(void)
 	if (!tk_stopping)
 		EmitErrorReport();
 	FlushErrorState();
-	if (sticky == TK_STATE_STOPPED && !heals(error->sqlerrcode))
+	if (sticky == TK_STATE_STOPPED && p->definition != NULL && !heals(error->sqlerrcode))
 	{
 		sticky = TK_STATE_FAILED;
 		reason = error->message;
