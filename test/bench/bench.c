@@ -4,10 +4,10 @@
  *	  librdkafka alone can do, to compare the pipeline with.
  *
  *	create TOPIC, delete TOPIC
- *	read TOPIC FIRST LAST LATENCY
+ *	read TOPIC FIRST LAST ARRIVALS
  *		read_committed, from the beginning, until every "id" from FIRST to LAST
- *		has come, then a quiet moment in which none may come twice.  LATENCY 1:
- *		each record's arrival minus its "ts".
+ *		has come, then a quiet moment in which none may come twice.  ARRIVALS: a
+ *		file for when each arrived, in the order of the ids, as text; "": none.
  *	produce TOPIC SAMPLE N TXN
  *		N records, TXN a transaction: the throughput ceiling
  *	commit TOPIC SAMPLE N PAUSE_MS
@@ -201,29 +201,13 @@ find_id(const char *value)
 	return found ? strtol(found, NULL, 10) : -1;
 }
 
-/* "ts": ISO 8601 in UTC; 0: there is none */
-static double
-find_ts(const char *value)
-{
-	const char *p = strstr(value, "\"ts\":\"");
-	struct tm	tm = {0};
-	double		second;
-
-	if (p == NULL || sscanf(p + 6, "%d-%d-%d%*c%d:%d:%lf", &tm.tm_year, &tm.tm_mon, &tm.tm_mday, &tm.tm_hour,
-							&tm.tm_min, &second) != 6)
-		return 0;
-	tm.tm_year -= 1900;
-	tm.tm_mon--;
-	return timegm(&tm) + second;
-}
-
 static void
-read_topic(const char *topic, long first, long last, bool latency)
+read_topic(const char *topic, long first, long last, const char *arrivals)
 {
 	rd_kafka_t *rk = consumer(topic);
 	long		wanted = last - first + 1;
 	unsigned char *seen = calloc(wanted, 1);
-	double	   *latencies = malloc(sizeof(double) * wanted);
+	double	   *arrived_at = calloc(wanted, sizeof(double));
 	char	   *text = malloc(MAX_VALUE);
 	double		heard = now();
 	double		last_at = 0;
@@ -262,8 +246,7 @@ read_topic(const char *topic, long first, long last, bool latency)
 			if (id < before)
 				backward++;
 			before = id;
-			if (latency)
-				latencies[got - 1] = arrived - find_ts(text);
+			arrived_at[id - first] = arrived;
 		}
 		rd_kafka_message_destroy(m);
 	}
@@ -272,10 +255,15 @@ read_topic(const char *topic, long first, long last, bool latency)
 		   "\"bytes\": %.1f, \"markers\": %ld",
 		   got == wanted && twice + strange + backward == 0 ? "true" : "false", got, twice, strange, backward, last_at,
 		   got ? bytes / got : 0, offsets - records);
-	if (latency)
+	if (*arrivals)
 	{
-		printf(", ");
-		print_percentiles(latencies, got);
+		FILE	   *file = fopen(arrivals, "w");
+
+		if (file == NULL)
+			die(arrivals, "can't be written");
+		for (long i = 0; i < wanted; i++)
+			fprintf(file, "%.6f\n", arrived_at[i]);
+		fclose(file);
 	}
 	printf("}\n");
 }
@@ -488,7 +476,7 @@ main(int argc, char **argv)
 	if (argc == 3 && (strcmp(what, "create") == 0 || strcmp(what, "delete") == 0))
 		admin(what, argv[2]);
 	else if (argc == 6 && strcmp(what, "read") == 0)
-		read_topic(argv[2], atol(argv[3]), atol(argv[4]), atoi(argv[5]) != 0);
+		read_topic(argv[2], atol(argv[3]), atol(argv[4]), argv[5]);
 	else if (argc == 6 && strcmp(what, "produce") == 0)
 	{
 		load_samples(argv[3]);
@@ -500,7 +488,7 @@ main(int argc, char **argv)
 		commit_one_by_one(argv[2], atol(argv[4]), atof(argv[5]));
 	}
 	else
-		die("usage", "create|delete TOPIC, read TOPIC FIRST LAST LATENCY, produce TOPIC SAMPLE N TXN, "
+		die("usage", "create|delete TOPIC, read TOPIC FIRST LAST ARRIVALS, produce TOPIC SAMPLE N TXN, "
 			"commit TOPIC SAMPLE N PAUSE_MS");
 	fflush(stdout);
 	_exit(0);					/* destroying the clients tidily would only take time */
