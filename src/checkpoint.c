@@ -89,15 +89,17 @@ tk_checkpoint_next(TkCheckpoint *checkpoint)
 
 bool
 tk_checkpoint_due(const TkCheckpoint *checkpoint, const TkCheckpointPolicy *policy,
-				  int64_t last_us, int64_t now_us, bool dry, bool wanted)
+				  int64_t last_us, int64_t now_us, bool dry, bool wanted, bool busy)
 {
 	int64_t		steady_us;
 
 	if (checkpoint->state != TK_CHECKPOINT_OPEN)
 		return false;
-	if (wanted)
-		return true;
 	if (checkpoint->records >= policy->max_records || checkpoint->bytes >= policy->max_bytes)
+		return true;
+	if (busy)
+		return false;
+	if (wanted)
 		return true;
 	if (last_us != 0 && now_us - last_us < policy->interval_us)
 		return false;

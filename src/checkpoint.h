@@ -50,16 +50,18 @@ extern bool tk_checkpoint_move(TkCheckpoint *checkpoint, TkCheckpointState to, i
 
 extern const char *tk_checkpoint_state_name(TkCheckpointState state);
 
-/* After COMMITTED: the next checkpoint begins where this one ended. */
+/* Makes it the next checkpoint, which begins where this one ends. */
 extern void tk_checkpoint_next(TkCheckpoint *checkpoint);
 
 /*
  * Close the open checkpoint now?  To be asked at a transaction boundary.
  * last_us: when the last one was triggered (0: never).  dry: all WAL that may
- * be read has been read.  wanted: somebody waits for it.
+ * be read has been read.  wanted: somebody waits for it.  busy: the one before
+ * it is not committed yet, so this one would have to wait; only one that is full
+ * is worth that.
  */
 extern bool tk_checkpoint_due(const TkCheckpoint *checkpoint, const TkCheckpointPolicy *policy,
-							  int64_t last_us, int64_t now_us, bool dry, bool wanted);
+							  int64_t last_us, int64_t now_us, bool dry, bool wanted, bool busy);
 
 /* For a dry reader: µs until tk_checkpoint_due can become true by itself; -1 = not by time. */
 extern int64_t tk_checkpoint_delay(const TkCheckpoint *checkpoint, const TkCheckpointPolicy *policy,

@@ -18,15 +18,29 @@
  * not be written, a lost epoch) reaches the records only as "purged".  The
  * reason is then asked for with rd_kafka_begin_transaction, which inside a
  * transaction changes nothing and returns the error that made it abortable.
+ *
+ * A producer has one user at a time: the caller, or from tk_producer_start to
+ * the true of tk_producer_finished its thread.  The mutex hands it over; its
+ * fields need no other care.
  */
+#include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
+#include <unistd.h>
 
 #include "kafka_internal.h"
 #include "kafka_producer.h"
 
 #define TOPIC_BUCKETS 64
+
+/* Records of a batch; more are sent as several. */
+#define BATCH_MAX 512
+
+/* The thread needs little of it; librdkafka logs through buffers of some kB. */
+#define TASK_STACK (512 * 1024)
 
 struct TkProducerTopic
 {
@@ -43,6 +57,30 @@ typedef enum Progress
 	ABORTING
 } Progress;
 
+typedef enum TaskState
+{
+	NO_TASK,					/* the producer is the caller's */
+	GIVEN,						/* the thread's */
+	DONE						/* the caller's again, as soon as it has asked */
+}			TaskState;
+
+/* The thread, made when it is needed first. */
+typedef struct Tasks
+{
+	bool		running;
+	pthread_t	thread;
+	pthread_mutex_t mutex;
+	pthread_cond_t changed;
+	TaskState	state;
+	bool		quit;
+	bool		gone;
+	TkProducerTask task;
+	TkKafkaWait wait;
+	int			wake_fd;
+	TkKafkaStatus status;
+	TkKafkaError error;
+}			Tasks;
+
 struct TkProducer
 {
 	TkClient	client;			/* must be first: it is the callbacks' opaque */
@@ -52,6 +90,7 @@ struct TkProducer
 	int			failure_code;	/* the first record that failed in this transaction, 0 = none */
 	char		failure[384];
 	TkProducerTopic *topics[TOPIC_BUCKETS];
+	Tasks		tasks;
 };
 
 /*
@@ -407,6 +446,50 @@ tk_producer_send(TkProducer *p, TkProducerTopic *topic, int32_t partition, const
 	return refused(p, topic, code, partition, key, key_len, value_len, error);
 }
 
+/*
+ * librdkafka partitions them, as in tk_producer_send: with partitions of our own it would leak a record whose
+ * partition it doesn't know.  Where the queue is full it takes none of those that follow, so order is kept.
+ */
+TkKafkaStatus
+tk_producer_send_batch(TkProducer *p, TkProducerTopic *topic, const TkKeyValue * records, int n, int *sent,
+					   TkKafkaError *error)
+{
+	rd_kafka_message_t batch[BATCH_MAX];
+
+	*sent = 0;
+	while (*sent < n)
+	{
+		const		TkKeyValue *from = records + *sent;
+		int			size = n - *sent < BATCH_MAX ? n - *sent : BATCH_MAX;
+		int			taken;
+		int			i;
+
+		for (i = 0; i < size; i++)
+		{
+			batch[i].key = (void *) from[i].key;
+			batch[i].key_len = from[i].key_len;
+			batch[i].payload = (void *) from[i].value;
+			batch[i].len = from[i].value_len;
+			batch[i].partition = RD_KAFKA_PARTITION_UA;
+			batch[i].err = 0;
+			batch[i]._private = NULL;
+		}
+		taken = rd_kafka_produce_batch(topic->handle, RD_KAFKA_PARTITION_UA, RD_KAFKA_MSG_F_COPY, batch, size);
+		p->unacknowledged += taken;
+		if (taken == size)
+		{
+			*sent += size;
+			continue;
+		}
+		for (i = 0; i < size && batch[i].err == 0; i++)
+			 /* to the first that was refused */ ;
+		*sent += i;
+		return refused(p, topic, batch[i].err, TK_PARTITION_BY_KEY, from[i].key, from[i].key_len, from[i].value_len,
+					   error);
+	}
+	return TK_KAFKA_OK;
+}
+
 void
 tk_producer_poll(TkProducer *p, int timeout_ms)
 {
@@ -489,6 +572,148 @@ tk_producer_commit(TkProducer *p, const TkKafkaWait *wait, TkKafkaError *error)
 	return status;
 }
 
+static void *
+run_tasks(void *arg)
+{
+	TkProducer *p = arg;
+	Tasks	   *tasks = &p->tasks;
+
+	pthread_mutex_lock(&tasks->mutex);
+	for (;;)
+	{
+		TkKafkaStatus status;
+		ssize_t		ignored;
+
+		while (tasks->state != GIVEN && !tasks->quit)
+			pthread_cond_wait(&tasks->changed, &tasks->mutex);
+		if (tasks->quit)
+			break;
+		pthread_mutex_unlock(&tasks->mutex);
+
+		if (tasks->task == TK_PRODUCER_FLUSH)
+			status = tk_producer_flush(p, &tasks->wait, &tasks->error);
+		else
+			status = tk_producer_commit(p, &tasks->wait, &tasks->error);
+
+		pthread_mutex_lock(&tasks->mutex);
+		tasks->status = status;
+		__atomic_store_n(&tasks->state, DONE, __ATOMIC_RELEASE);
+
+		/* A full pipe wakes as well. */
+		ignored = write(tasks->wake_fd, "", 1);
+		(void) ignored;
+	}
+	tasks->gone = true;
+	pthread_cond_broadcast(&tasks->changed);
+	pthread_mutex_unlock(&tasks->mutex);
+	return NULL;
+}
+
+static bool
+start_thread(TkProducer *p)
+{
+	Tasks	   *tasks = &p->tasks;
+	pthread_condattr_t clock;
+	pthread_attr_t attributes;
+	sigset_t	all,
+				before;
+	int			failed;
+
+	pthread_mutex_init(&tasks->mutex, NULL);
+	pthread_condattr_init(&clock);
+	pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
+	pthread_cond_init(&tasks->changed, &clock);
+	pthread_condattr_destroy(&clock);
+	pthread_attr_init(&attributes);
+	pthread_attr_setstacksize(&attributes, TASK_STACK);
+
+	/* The thread inherits the mask: the server's signal handlers must run in the main thread only. */
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	failed = pthread_create(&tasks->thread, &attributes, run_tasks, p);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	pthread_attr_destroy(&attributes);
+	tasks->running = failed == 0;
+	if (failed)
+	{
+		pthread_cond_destroy(&tasks->changed);
+		pthread_mutex_destroy(&tasks->mutex);
+	}
+	return !failed;
+}
+
+bool
+tk_producer_start(TkProducer *p, TkProducerTask task, int timeout_ms, int wake_fd)
+{
+	Tasks	   *tasks = &p->tasks;
+
+	if (!tasks->running && !start_thread(p))
+		return false;
+	pthread_mutex_lock(&tasks->mutex);
+	tasks->task = task;
+	tasks->wait.timeout_ms = timeout_ms;
+	tasks->wait.interrupted = NULL;
+	tasks->wake_fd = wake_fd;
+	tasks->state = GIVEN;
+	pthread_cond_broadcast(&tasks->changed);
+	pthread_mutex_unlock(&tasks->mutex);
+	return true;
+}
+
+bool
+tk_producer_finished(TkProducer *p, TkKafkaStatus *status, TkKafkaError *error)
+{
+	Tasks	   *tasks = &p->tasks;
+
+	/* Asked for each WAL record: without the mutex as long as the answer is no. */
+	if (__atomic_load_n(&tasks->state, __ATOMIC_ACQUIRE) != DONE)
+		return false;
+	pthread_mutex_lock(&tasks->mutex);
+	*status = tasks->status;
+	*error = tasks->error;
+	tasks->state = NO_TASK;
+	pthread_mutex_unlock(&tasks->mutex);
+	return true;
+}
+
+/* False: it is still at something, and needs the producer. */
+static bool
+end_thread(TkProducer *p, int timeout_ms)
+{
+	Tasks	   *tasks = &p->tasks;
+	struct timespec until;
+	bool		gone;
+
+	if (!tasks->running)
+		return true;
+	clock_gettime(CLOCK_MONOTONIC, &until);
+	until.tv_sec += timeout_ms / 1000;
+	until.tv_nsec += (long) (timeout_ms % 1000) * 1000000;
+	if (until.tv_nsec >= 1000000000)
+	{
+		until.tv_sec++;
+		until.tv_nsec -= 1000000000;
+	}
+	pthread_mutex_lock(&tasks->mutex);
+	tasks->quit = true;
+	pthread_cond_broadcast(&tasks->changed);
+	while (!tasks->gone)
+		if (pthread_cond_timedwait(&tasks->changed, &tasks->mutex, &until) != 0)
+			break;
+	gone = tasks->gone;
+	pthread_mutex_unlock(&tasks->mutex);
+	if (!gone)
+	{
+		pthread_detach(tasks->thread);
+		return false;
+	}
+	pthread_join(tasks->thread, NULL);
+	pthread_cond_destroy(&tasks->changed);
+	pthread_mutex_destroy(&tasks->mutex);
+	tasks->running = false;
+	return true;
+}
+
 /*
  * Queued records are thrown away; those on their way are waited for.  After a
  * commit that gave no answer this is FATAL: the commit may still arrive, and
@@ -518,6 +743,8 @@ tk_producer_destroy(TkProducer *p, bool abort_open, int timeout_ms)
 
 	if (p == NULL)
 		return true;
+	if (!end_thread(p, timeout_ms))
+		return false;			/* leaked: the thread looks at it */
 	/* librdkafka waits for every topic handle */
 	for (i = 0; i < TOPIC_BUCKETS; i++)
 	{

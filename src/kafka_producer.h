@@ -45,6 +45,21 @@ extern TkKafkaStatus tk_producer_send(TkProducer *p, TkProducerTopic *topic, int
 									  const void *key, size_t key_len, const void *value, size_t value_len,
 									  const TkRecordHeader *headers, int nheaders, TkKafkaError *error);
 
+/*
+ * The same for records without headers whose partition goes by their key:
+ * several at once are cheaper.  *sent says how many were taken, from the front.
+ */
+typedef struct TkKeyValue
+{
+	const void *key;
+	size_t		key_len;
+	const void *value;
+	size_t		value_len;
+}			TkKeyValue;
+
+extern TkKafkaStatus tk_producer_send_batch(TkProducer *p, TkProducerTopic *topic, const TkKeyValue * records, int n,
+											int *sent, TkKafkaError *error);
+
 /* Serves delivery reports, errors and logs for at most timeout_ms (0: only what is there). */
 extern void tk_producer_poll(TkProducer *p, int timeout_ms);
 
@@ -61,6 +76,24 @@ extern TkKafkaStatus tk_producer_flush(TkProducer *p, const TkKafkaWait *wait, T
 extern long tk_producer_unacknowledged(const TkProducer *p);
 
 extern TkKafkaStatus tk_producer_commit(TkProducer *p, const TkKafkaWait *wait, TkKafkaError *error);
+
+/*
+ * Flush or commit by a thread of the producer's own, while the caller does
+ * something else.  From start to the true of finished() the producer is the
+ * thread's: nothing but finished() and destroy may be called.  The result is
+ * that of the call above, made with timeout_ms and without interrupted(): after
+ * RETRY, start it again.  A byte is written to wake_fd (non-blocking) at its
+ * end.  start: false when there can be no thread; then call it directly.
+ */
+typedef enum TkProducerTask
+{
+	TK_PRODUCER_FLUSH,
+	TK_PRODUCER_COMMIT
+}			TkProducerTask;
+
+extern bool tk_producer_start(TkProducer *p, TkProducerTask task, int timeout_ms, int wake_fd);
+extern bool tk_producer_finished(TkProducer *p, TkKafkaStatus *status, TkKafkaError *error);
+
 extern TkKafkaStatus tk_producer_abort(TkProducer *p, const TkKafkaWait *wait, TkKafkaError *error);
 
 /*

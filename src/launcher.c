@@ -13,6 +13,9 @@
  * no process.  A worker that failed is started again after 1 s, 2 s, … 30 s; a
  * sticky state is left alone until its definition's generation moves.
  *
+ * It also looks after the WAL that the pipelines' slots keep, and warns while
+ * that grows: nobody else does, once a pipeline has no process.
+ *
  * A crash of any of these costs nothing but time: all is read anew.
  */
 #include "postgres.h"
@@ -24,6 +27,7 @@
 #include "access/tableam.h"
 #include "access/xact.h"
 #include "catalog/pg_database.h"
+#include "commands/dbcommands.h"
 #include "commands/extension.h"
 #include "executor/spi.h"
 #include "miscadmin.h"
@@ -52,6 +56,9 @@
 /* A worker that the postmaster has not brought up by then is taken for lost. */
 #define LAUNCH_LIMIT_MS 60000
 
+/* How often it looks at the WAL that slots keep. */
+#define WAL_LOOK_MS 10000
+
 PGDLLEXPORT void tk_launcher_main(Datum arg);
 PGDLLEXPORT void tk_scout_main(Datum arg);
 
@@ -61,6 +68,7 @@ static BackgroundWorkerHandle *scout = NULL;
 static Oid	scout_database = InvalidOid;	/* where that one is */
 static TimestampTz scout_retry_at = 0;
 static bool no_worker_logged = false;
+static TimestampTz wal_look_at = 0;
 
 void
 tk_launcher_init(void)
@@ -318,6 +326,119 @@ tend_pipeline(int index, TimestampTz now, BackgroundWorkerHandle **handle)
 	return BACKOFF_FIRST_MS;
 }
 
+/* The oldest WAL that a slot keeps; false: there is no such slot, or it keeps none (any more). */
+static bool
+slot_keeps(const char *name, XLogRecPtr *from)
+{
+	*from = InvalidXLogRecPtr;
+	LWLockAcquire(ReplicationSlotControlLock, LW_SHARED);
+	for (int i = 0; i < max_replication_slots; i++)
+	{
+		ReplicationSlot *slot = &ReplicationSlotCtl->replication_slots[i];
+		ReplicationSlotPersistentData data;
+
+		if (!slot->in_use)
+			continue;
+		SpinLockAcquire(&slot->mutex);
+		data = slot->data;
+		SpinLockRelease(&slot->mutex);
+		if (strcmp(NameStr(data.name), name) == 0 && !tk_slot_is_invalidated(&data))
+			*from = data.restart_lsn;
+	}
+	LWLockRelease(ReplicationSlotControlLock);
+	return !XLogRecPtrIsInvalid(*from);
+}
+
+static const char *
+retained_wal_hint(TkPipelineStateKind state)
+{
+	switch (state)
+	{
+		case TK_STATE_STOPPED:
+			return "CALL kafka.resume() goes on from there; kafka.drop_pipeline() lets the WAL go.";
+		case TK_STATE_STARTING:
+		case TK_STATE_RETRYING:
+			return "It goes on by itself once the cause is mended; kafka.drop_pipeline() lets the WAL go.";
+		case TK_STATE_RUNNING:
+			return "A transaction that is open for long keeps WAL, and so does a Kafka that is slower than this server.";
+		default:
+			return "The view kafka.pipelines says what to do; kafka.drop_pipeline() lets the WAL go.";
+	}
+}
+
+/*
+ * Warns when a pipeline's slot keeps retained_wal_warning of WAL, and at each
+ * doubling: a disk that fills in minutes is warned of as often as one that
+ * fills in weeks, and a log is not filled instead.  Said again only after it
+ * has fallen by two doublings.  The state doesn't matter: WAL of a pipeline
+ * that runs too slowly fills the disk as well.
+ */
+static void
+warn_of_retained_wal(TkPipelineEntry *shared)
+{
+	TkPipelineEntry entry;
+	MemoryContext caller = CurrentMemoryContext;
+	char		slot[NAMEDATALEN];
+	XLogRecPtr	from;
+	uint64		megabytes = 0;
+	int			level = 0;
+	char	   *database;
+
+	LWLockAcquire(tk_shared->lock, LW_SHARED);
+	memcpy(&entry, shared, offsetof(TkPipelineEntry, waiting));
+	LWLockRelease(tk_shared->lock);
+	if (!entry.in_use || entry.gone)
+		return;
+	snprintf(slot, sizeof(slot), "tk_%u_%d", entry.database, entry.pipeline_id);
+	if (tk_retained_wal_warning >= 0 && slot_keeps(slot, &from))
+	{
+		XLogRecPtr	end = tk_flush_position(NULL);
+
+		megabytes = end > from ? (end - from) / (1024 * 1024) : 0;
+		for (uint64 limit = Max(tk_retained_wal_warning, 1); limit <= megabytes; limit *= 2)
+			level++;
+	}
+	if (level <= entry.wal_warned)
+	{
+		/* Only the launcher writes this, and who takes the entry when it is free. */
+		if (level < entry.wal_warned - 1)
+			shared->wal_warned = level;
+		return;
+	}
+	shared->wal_warned = level;
+
+	StartTransactionCommand();
+	database = get_database_name(entry.database);
+	ereport(WARNING,
+			(errmsg("pipeline \"%s\" of database \"%s\" (%s) keeps " UINT64_FORMAT " MB of WAL",
+					NameStr(entry.name), database ? database : "?", tk_state_name(entry.state), megabytes),
+			 errdetail("Its replication slot \"%s\" needs all WAL from %X/%X on.%s%s", slot, LSN_FORMAT_ARGS(from),
+					   entry.reason[0] ? " The pipeline says: " : "", entry.reason),
+			 errhint("%s max_slot_wal_keep_size limits what slots keep, at the price of the slot.",
+					 retained_wal_hint(entry.state))));
+	CommitTransactionCommand();
+	MemoryContextSwitchTo(caller);
+}
+
+/* Looks after the WAL of all pipelines, if it is time.  Returns ms until it is; -1: there is none. */
+static int64
+look_after_wal(TimestampTz now)
+{
+	bool		any = false;
+
+	for (int i = 0; i < tk_shared->nentries; i++)
+		any |= tk_shared->entries[i].in_use;
+	if (!any || tk_retained_wal_warning < 0)
+		return -1;
+	if (now >= wal_look_at)
+	{
+		for (int i = 0; i < tk_shared->nentries; i++)
+			warn_of_retained_wal(&tk_shared->entries[i]);
+		wal_look_at = TimestampTzPlusMilliseconds(now, WAL_LOOK_MS);
+	}
+	return TimestampDifferenceMilliseconds(now, wal_look_at) + 1;
+}
+
 void
 tk_launcher_main(Datum arg)
 {
@@ -342,16 +463,19 @@ tk_launcher_main(Datum arg)
 	{
 		TimestampTz now = GetCurrentTimestamp();
 		int64		timeout = -1;
+		int64		delay;
 
 		collect_requests();
 		send_scout(now);
 		for (int i = 0; i < tk_shared->nentries; i++)
 		{
-			int64		delay = tend_pipeline(i, now, &handles[i]);
-
+			delay = tend_pipeline(i, now, &handles[i]);
 			if (delay >= 0 && (timeout < 0 || delay < timeout))
 				timeout = delay;
 		}
+		delay = look_after_wal(now);
+		if (delay >= 0)
+			timeout = timeout < 0 ? delay : Min(timeout, delay);
 		if (scout != NULL || to_scout != NIL)
 			timeout = timeout < 0 ? BACKOFF_FIRST_MS : Min(timeout, BACKOFF_FIRST_MS);
 
@@ -364,6 +488,7 @@ tk_launcher_main(Datum arg)
 		{
 			ConfigReloadPending = false;
 			ProcessConfigFile(PGC_SIGHUP);
+			wal_look_at = 0;
 		}
 	}
 }

@@ -11,10 +11,16 @@
  *	checkpoint that this server doesn't know of, and the WAL of one that Kafka
  *	doesn't hold is never gone.
  *
+ *	The closing checkpoint's waits for the broker are left to a thread of its
+ *	producer, while this one decodes what comes next; it alone decides.
+ *
  *	There is no other way to start than recovery, and no other reaction to an
  *	error than to start.  What Kafka holds is read from Kafka.
  */
 #include "postgres.h"
+
+#include <fcntl.h>
+#include <unistd.h>
 
 #include "access/timeline.h"
 #include "access/xlog.h"
@@ -30,6 +36,7 @@
 #include "utils/timestamp.h"
 #include "utils/wait_event.h"
 
+#include "append.h"
 #include "committable.h"
 #include "failpoint.h"
 #include "pg_compat.h"
@@ -50,20 +57,50 @@
 /* Without an acknowledgement for so long, a checkpoint asks whether its topics are still there. */
 #define MISSING_TOPIC_AFTER_US INT64CONST(10000000)
 
+/*
+ * With nothing else to do, the acknowledgements are waited for here, for so long; handing them to the thread and
+ * back would only take time.
+ */
+#define FLUSH_HERE_MS 5
+
+/* One call of the thread; then interrupts and deadlines are looked at. */
+#define TASK_SLICE_MS 200
+
+/* So much of transactions that have not ended says that a large one may come: it is not begun beside a flush. */
+#define LARGE_HELD ((Size) 1024 * 1024)
+
+/* What is asked to end while Kafka commits waits so long for that. */
+#define DYING_PATIENCE_US INT64CONST(500000)
+
 /* An idle pipeline marks its last row so long after the commit. */
 #define MARK_AFTER_US INT64CONST(1000000)
 
 /* A worker without failure for so long has no failures to count any more. */
 #define SOUND_AFTER_US INT64CONST(10000000)
 
-/* Sleeps: nothing to wait for but commits; WAL inserted but not flushed; flushed, but not by a standby. */
+/*
+ * Sleeps: nothing to wait for but commits; WAL inserted but not flushed; flushed, but not by a standby; the longest
+ * without listening to commits.
+ */
 #define IDLE_MS 1000
 #define UNFLUSHED_MS 10
 #define STANDBY_MS 50
+#define NAP_MS 100
 
 TkPipeline	tk_pipeline;
 
 static int64 running_since_us;
+
+/* The end of a producer's task wakes us by it. */
+static int	wake_pipe[2] = {-1, -1};
+
+/* Of the task under way */
+static int64 task_begun_us;
+static bool task_repeated;
+static int64 look_for_topics_us;
+
+/* The producer of the closing checkpoint must be renewed. */
+static bool closing_was_slow;
 
 /* The fork points of this server's timeline history. */
 static struct TkFork *forks;
@@ -582,6 +619,18 @@ decide(void)
 	TK_FAILPOINT(AFTER_DECIDE);
 }
 
+void
+tk_open_transaction(void)
+{
+	TkKafkaError error;
+
+	if (tk_pipeline.transaction_open)
+		return;
+	if (tk_producer_begin(tk_pipeline.producers[tk_pipeline.current], &error) != TK_KAFKA_OK)
+		tk_kafka_failed("beginning a transaction", &error);
+	tk_pipeline.transaction_open = true;
+}
+
 /* Appends a progress record to the current producer's transaction. */
 static void
 append_progress(int64 checkpoint_id, bool start)
@@ -611,29 +660,6 @@ append_progress(int64 checkpoint_id, bool start)
 					 TK_PROGRESS_KEY, strlen(TK_PROGRESS_KEY), value, len, NULL, 0);
 }
 
-/* Waits until the broker has every record of the current transaction. */
-static void
-flush_current(int64 deadline)
-{
-	int64		look_at = tk_now_us() + MISSING_TOPIC_AFTER_US;
-	TkKafkaStatus status;
-	TkKafkaError error;
-
-	for (;;)
-	{
-		status = tk_producer_flush(tk_pipeline.producers[tk_pipeline.current], &tk_kafka_slice, &error);
-
-		/* librdkafka waits for a topic that was deleted, or blames another one of the transaction. */
-		if (status != TK_KAFKA_OK && (status != TK_KAFKA_RETRY || tk_now_us() >= look_at))
-		{
-			tk_stream_find_missing_topic();
-			look_at = tk_now_us() + MISSING_TOPIC_AFTER_US;
-		}
-		if (!tk_kafka_again(status, &error, deadline, "waiting for acknowledgements"))
-			return;
-	}
-}
-
 /*
  * After a slow commit an EndTxn may still be on its way a second time, and
  * librdkafka's transactions of one producer share their epoch: it could end
@@ -652,24 +678,126 @@ renew_producer(int i)
 	init_producer(p->producers[i]);
 }
 
-/* Commits the current Kafka transaction and passes the turn.  True: the producer must be renewed. */
-static bool
-commit_kafka(int64 deadline)
+/* ----------------------------------------------------------------
+ * What the closing transaction waits for: here, or in its producer's thread
+ * ----------------------------------------------------------------
+ */
+
+/* The current Kafka transaction gets no more records; the turn passes. */
+static void
+begin_closing(int64 deadline)
 {
 	TkPipeline *p = &tk_pipeline;
-	int			i = p->current;
-	int64		begun = tk_now_us();
-	bool		repeated = false;
+
+	p->closing_producer = p->current;
+	p->closing_deadline = deadline;
+	p->transaction_open = false;
+	p->current = (p->current + 1) % TK_POOL_SIZE;
+	look_for_topics_us = tk_now_us() + MISSING_TOPIC_AFTER_US;
+}
+
+/* What a call has come to: true = it has to be made again. */
+static bool
+task_again(TkProducerTask task, TkKafkaStatus status, const TkKafkaError *error)
+{
+	bool		flush = task == TK_PRODUCER_FLUSH;
+
+	/* librdkafka waits for a topic that was deleted, or blames another one of the transaction. */
+	if (flush && status != TK_KAFKA_OK && (status != TK_KAFKA_RETRY || tk_now_us() >= look_for_topics_us))
+	{
+		tk_stream_find_missing_topic();
+		look_for_topics_us = tk_now_us() + MISSING_TOPIC_AFTER_US;
+	}
+	if (!tk_kafka_again(status, error, tk_pipeline.closing_deadline,
+						flush ? "waiting for acknowledgements" : "committing a transaction"))
+		return false;
+	task_repeated = true;
+	return true;
+}
+
+static void
+start_task(TkProducerTask task)
+{
+	if (!tk_producer_start(tk_pipeline.producers[tk_pipeline.closing_producer], task, TASK_SLICE_MS, wake_pipe[1]))
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
+				 errmsg("could not start a thread: %m")));
+}
+
+static void
+begin_task(TkProducerTask task)
+{
+	task_begun_us = tk_now_us();
+	task_repeated = false;
+	start_task(task);
+}
+
+/* Sleeps until a task ends, somebody sets the latch, or the time is over. */
+static void
+await_wakeup(long timeout)
+{
+	char		bytes[16];
+	int			events = WaitLatchOrSocket(MyLatch,
+										   WL_LATCH_SET | WL_SOCKET_READABLE | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+										   wake_pipe[0], timeout, PG_WAIT_EXTENSION);
+
+	if (events & WL_SOCKET_READABLE)
+		while (read(wake_pipe[0], bytes, sizeof(bytes)) == (ssize_t) sizeof(bytes))
+			 /* all of them */ ;
+	if (events & WL_LATCH_SET)
+		ResetLatch(MyLatch);
+}
+
+/* Is the task done? wait: until it is. */
+static bool
+task_done(TkProducerTask task, bool wait)
+{
+	TkProducer *producer = tk_pipeline.producers[tk_pipeline.closing_producer];
+	TkKafkaStatus status;
 	TkKafkaError error;
 
-	TK_FAILPOINT(BEFORE_KAFKA_COMMIT);
-	while (tk_kafka_again(tk_producer_commit(p->producers[i], &tk_kafka_slice, &error), &error, deadline,
-						  "committing a transaction"))
-		repeated = true;
-	p->transaction_open = false;
-	p->current = (i + 1) % TK_POOL_SIZE;
+	for (;;)
+	{
+		if (tk_producer_finished(producer, &status, &error))
+		{
+			if (!task_again(task, status, &error))
+				return true;
+			start_task(task);
+		}
+		else if (!wait)
+			return false;
+		else
+		{
+			CHECK_FOR_INTERRUPTS();
+			await_wakeup(TASK_SLICE_MS);
+		}
+	}
+}
 
-	return repeated || tk_now_us() - begun > SLOW_COMMIT_US;
+/* The same without the thread. */
+static void
+do_task(TkProducerTask task)
+{
+	TkProducer *producer = tk_pipeline.producers[tk_pipeline.closing_producer];
+	TkKafkaStatus status;
+	TkKafkaError error;
+
+	task_begun_us = tk_now_us();
+	task_repeated = false;
+	do
+	{
+		if (task == TK_PRODUCER_FLUSH)
+			status = tk_producer_flush(producer, &tk_kafka_slice, &error);
+		else
+			status = tk_producer_commit(producer, &tk_kafka_slice, &error);
+	} while (task_again(task, status, &error));
+}
+
+/* Must the producer be renewed after its commit? */
+static bool
+commit_was_slow(void)
+{
+	return task_repeated || tk_now_us() - task_begun_us > SLOW_COMMIT_US;
 }
 
 /*
@@ -680,18 +808,20 @@ static void
 write_start_record(void)
 {
 	TkPipeline *p = &tk_pipeline;
-	int64		deadline = tk_now_us() + RECOVERY_PATIENCE_US;
-	int			written_by;
 	bool		slow;
-	TkKafkaError error;
 
-	if (tk_producer_begin(p->producers[p->current], &error) != TK_KAFKA_OK)
-		tk_kafka_failed("beginning a transaction", &error);
-	p->transaction_open = true;
+	tk_open_transaction();
 	append_progress(p->checkpoint.id - 1, true);
-	flush_current(deadline);
-	written_by = p->current;
-	slow = commit_kafka(deadline);
+	begin_closing(tk_now_us() + RECOVERY_PATIENCE_US);
+
+	/* No checkpoint, but if the process ends now, what is open is treated as that of one. */
+	p->closing.state = TK_CHECKPOINT_TRIGGERED;
+	do_task(TK_PRODUCER_FLUSH);
+	TK_FAILPOINT(BEFORE_KAFKA_COMMIT);
+	p->closing.state = TK_CHECKPOINT_PREPARED;
+	do_task(TK_PRODUCER_COMMIT);
+	p->closing.state = TK_CHECKPOINT_NONE;
+	slow = commit_was_slow();
 	TK_FAILPOINT(AFTER_START_RECORD);
 
 	tk_transaction_begin();
@@ -703,7 +833,17 @@ write_start_record(void)
 	MemoryContextSwitchTo(p->context);
 	TK_FAILPOINT(AFTER_STARTED);
 	if (slow)
-		renew_producer(written_by);
+		renew_producer(p->closing_producer);
+}
+
+static void
+open_wake_pipe(void)
+{
+	if (pipe(wake_pipe) != 0 || fcntl(wake_pipe[0], F_SETFL, O_NONBLOCK) != 0 ||
+		fcntl(wake_pipe[1], F_SETFL, O_NONBLOCK) != 0)
+		ereport(ERROR,
+				(errcode_for_file_access(),
+				 errmsg("could not make a pipe: %m")));
 }
 
 void
@@ -715,6 +855,7 @@ tk_pipeline_recover(void)
 	const char *lost;
 
 	TK_FAILPOINT(RECOVERY_START);
+	open_wake_pipe();
 	load_timelines();
 	lost = acquire_slot();		/* 0 */
 	for (int i = 0; i < TK_POOL_SIZE; i++)
@@ -748,14 +889,21 @@ tk_pipeline_recover(void)
  */
 
 static void
-checkpoint_move(TkCheckpointState to)
+checkpoint_move(TkCheckpoint *checkpoint, TkCheckpointState to)
 {
-	TkCheckpoint *checkpoint = &tk_pipeline.checkpoint;
 	TkCheckpointState from = checkpoint->state;
 
 	if (!tk_checkpoint_move(checkpoint, to, tk_now_us()))
 		elog(ERROR, "checkpoint " INT64_FORMAT " can't go from %s to %s", checkpoint->id,
 			 tk_checkpoint_state_name(from), tk_checkpoint_state_name(to));
+}
+
+/* 2: every record is in Kafka's logs, so those of the next checkpoint come behind them. */
+static void
+acknowledged(void)
+{
+	checkpoint_move(&tk_pipeline.closing, TK_CHECKPOINT_ACKNOWLEDGED);
+	TK_FAILPOINT(AFTER_FLUSH);
 }
 
 /* 3: durable before visible. A crash after it leaves a prepared row, which the next start judges. */
@@ -766,12 +914,12 @@ prepare_committable(void)
 
 	TK_FAILPOINT(BEFORE_PREPARE_COMMIT);
 	tk_write_begin();
-	tk_committable_prepare(p->definition->pipeline_id, p->options->retained_checkpoints, &p->checkpoint, p->attempt,
-						   tk_producer_transactional_id(p->producers[p->current]), p->timeline,
-						   p->triggered_at, p->committed_at);
+	tk_committable_prepare(p->definition->pipeline_id, p->options->retained_checkpoints, &p->closing,
+						   p->closing_attempt, tk_producer_transactional_id(p->producers[p->closing_producer]),
+						   p->timeline, p->triggered_at, p->committed_at);
 	tk_write_commit();
 	MemoryContextSwitchTo(p->context);
-	checkpoint_move(TK_CHECKPOINT_PREPARED);
+	checkpoint_move(&p->closing, TK_CHECKPOINT_PREPARED);
 	TK_FAILPOINT(AFTER_PREPARE_COMMIT);
 }
 
@@ -782,13 +930,13 @@ publish_progress(void)
 	TkPipeline *p = &tk_pipeline;
 	TkPipelineEntry *entry = p->entry;
 
-	pg_atomic_write_u64(&entry->checkpoint_id, (uint64) p->checkpoint.id);
+	pg_atomic_write_u64(&entry->checkpoint_id, (uint64) p->closing.id);
 	pg_atomic_fetch_add_u64(&entry->checkpoints, 1);
-	pg_atomic_fetch_add_u64(&entry->transactions, p->checkpoint.transactions);
-	pg_atomic_fetch_add_u64(&entry->records, p->checkpoint.records);
-	pg_atomic_fetch_add_u64(&entry->bytes, p->checkpoint.bytes);
+	pg_atomic_fetch_add_u64(&entry->transactions, p->closing.transactions);
+	pg_atomic_fetch_add_u64(&entry->records, p->closing.records);
+	pg_atomic_fetch_add_u64(&entry->bytes, p->closing.bytes);
 	pg_atomic_write_u64(&entry->covered_lsn,
-						Max(pg_atomic_read_u64(&entry->covered_lsn), p->checkpoint.read_lsn));
+						Max(pg_atomic_read_u64(&entry->covered_lsn), p->closing.read_lsn));
 	LWLockAcquire(tk_shared->lock, LW_EXCLUSIVE);
 	entry->last_commit_at = p->committed_at;
 	entry->failures = 0;
@@ -796,48 +944,113 @@ publish_progress(void)
 	ConditionVariableBroadcast(&entry->changed);
 }
 
-/* Closes the open checkpoint: called at a transaction boundary. */
+/* 4: visible. A crash after it finds the progress record. */
 static void
-run_checkpoint(XLogRecPtr read_lsn)
+committed(void)
+{
+	checkpoint_move(&tk_pipeline.closing, TK_CHECKPOINT_COMMITTED);
+	tk_pipeline.committed_at = GetCurrentTimestamp();
+	closing_was_slow = commit_was_slow();
+	TK_FAILPOINT(AFTER_KAFKA_COMMIT);
+}
+
+/* 5: only now may the WAL go; a crash before it makes the next start skip by the progress record. */
+static void
+confirm(void)
 {
 	TkPipeline *p = &tk_pipeline;
-	int64		deadline = tk_now_us() + (int64) p->options->checkpoint_timeout * 1000;
-	int			written_by;
-	bool		slow;
+
+	tk_slot_confirm(p->closing.end_lsn);
+	pg_atomic_write_u64(&p->entry->confirmed_lsn, tk_slot_confirmed());
+	TK_FAILPOINT(AFTER_SLOT_CONFIRM);
+
+	publish_progress();
+	checkpoint_move(&p->closing, TK_CHECKPOINT_NONE);
+	if (closing_was_slow)
+		renew_producer(p->closing_producer);
+}
+
+/*
+ * Takes the closing checkpoint on, as far as it goes without waiting for the
+ * broker or else until it is in the state "until" (COMMITTED: to its end).  To
+ * be called between two WAL records only: it writes to PostgreSQL.
+ */
+static void
+advance_closing(TkCheckpointState until)
+{
+	TkPipeline *p = &tk_pipeline;
+
+	if (p->closing.state == TK_CHECKPOINT_TRIGGERED && task_done(TK_PRODUCER_FLUSH, until > TK_CHECKPOINT_TRIGGERED))
+		acknowledged();
+	if (p->closing.state == TK_CHECKPOINT_ACKNOWLEDGED)
+	{
+		tk_append_all();		/* what has gathered meanwhile is on its way while we write */
+		prepare_committable();
+		TK_FAILPOINT(BEFORE_KAFKA_COMMIT);
+		begin_task(TK_PRODUCER_COMMIT);
+	}
+	if (p->closing.state == TK_CHECKPOINT_PREPARED && task_done(TK_PRODUCER_COMMIT, until > TK_CHECKPOINT_PREPARED))
+		committed();
+	if (p->closing.state == TK_CHECKPOINT_COMMITTED)
+		confirm();
+}
+
+bool
+tk_may_append(void)
+{
+	if (tk_pipeline.closing.state == TK_CHECKPOINT_TRIGGERED && task_done(TK_PRODUCER_FLUSH, false))
+		acknowledged();
+	return tk_pipeline.closing.state != TK_CHECKPOINT_TRIGGERED;
+}
+
+void
+tk_await_acknowledged(void)
+{
+	if (tk_pipeline.closing.state == TK_CHECKPOINT_TRIGGERED && task_done(TK_PRODUCER_FLUSH, true))
+		acknowledged();
+}
+
+void
+tk_tend_closing(void)
+{
+	if (tk_pipeline.closing.state == TK_CHECKPOINT_PREPARED && task_done(TK_PRODUCER_COMMIT, false))
+		committed();
+}
+
+/* Closes the open checkpoint: called at a transaction boundary. dry: there is nothing to read meanwhile. */
+static void
+trigger_checkpoint(XLogRecPtr read_lsn, bool dry)
+{
+	TkPipeline *p = &tk_pipeline;
+	static const TkKafkaWait here = {FLUSH_HERE_MS, NULL};
+	TkKafkaError error;
+
+	/* At most one is on its way: the one before must be settled before this one is prepared. */
+	advance_closing(TK_CHECKPOINT_COMMITTED);
 
 	/* 1: nothing but whole transactions up to end_lsn is in it */
 	p->checkpoint.read_lsn = read_lsn;
 	p->last_triggered_us = tk_now_us();
 	p->triggered_at = GetCurrentTimestamp();
-	checkpoint_move(TK_CHECKPOINT_TRIGGERED);
+	checkpoint_move(&p->checkpoint, TK_CHECKPOINT_TRIGGERED);
 	TK_FAILPOINT(CHECKPOINT_TRIGGERED);
 
 	/* 2: a crash here, or before, leaves an open Kafka transaction, which the next start aborts */
+	tk_append_all();
 	append_progress(p->checkpoint.id, false);
 	TK_FAILPOINT(AFTER_PROGRESS_APPEND);
-	flush_current(deadline);
-	checkpoint_move(TK_CHECKPOINT_ACKNOWLEDGED);
-	TK_FAILPOINT(AFTER_FLUSH);
 
-	prepare_committable();		/* 3 */
-
-	/* 4: a crash here finds in the progress topic whether Kafka has it */
-	written_by = p->current;
-	slow = commit_kafka(deadline);
-	checkpoint_move(TK_CHECKPOINT_COMMITTED);
-	p->committed_at = GetCurrentTimestamp();
-	TK_FAILPOINT(AFTER_KAFKA_COMMIT);
-
-	/* 5: only now may the WAL go; a crash before it makes the next start skip by the progress record */
-	tk_slot_confirm(p->checkpoint.end_lsn);
-	pg_atomic_write_u64(&p->entry->confirmed_lsn, tk_slot_confirmed());
-	TK_FAILPOINT(AFTER_SLOT_CONFIRM);
-
-	publish_progress();
+	p->closing = p->checkpoint;
+	p->closing_attempt = p->attempt;
+	begin_closing(tk_now_us() + (int64) p->options->checkpoint_timeout * 1000);
 	tk_checkpoint_next(&p->checkpoint);
 	p->attempt = 1;
-	if (slow)
-		renew_producer(written_by);
+
+	if (dry && tk_producer_flush(p->producers[p->closing_producer], &here, &error) == TK_KAFKA_OK)
+		acknowledged();
+	else
+		begin_task(TK_PRODUCER_FLUSH);
+	advance_closing(TK_CHECKPOINT_NONE);
 }
 
 /* ----------------------------------------------------------------
@@ -867,7 +1080,7 @@ settle_idle(void)
 {
 	TkPipeline *p = &tk_pipeline;
 
-	if (p->checkpoint.state != TK_CHECKPOINT_NONE)
+	if (p->checkpoint.state != TK_CHECKPOINT_NONE || p->closing.state != TK_CHECKPOINT_NONE)
 		return;
 	tk_slot_confirm(tk_wal_position());
 	pg_atomic_write_u64(&p->entry->confirmed_lsn, tk_slot_confirmed());
@@ -889,6 +1102,16 @@ checkpoint_wanted(XLogRecPtr position)
 	return wanted > pg_atomic_read_u64(&tk_pipeline.entry->covered_lsn) && position >= wanted;
 }
 
+/* Close the open checkpoint now? */
+static bool
+checkpoint_due(bool dry, bool wanted)
+{
+	TkPipeline *p = &tk_pipeline;
+
+	return tk_checkpoint_due(&p->checkpoint, &p->policy, p->last_triggered_us, tk_now_us(), dry, wanted,
+							 p->closing.state != TK_CHECKPOINT_NONE);
+}
+
 /*
  * Decodes what may be read, up to "limit", and takes the checkpoints that come
  * due on the way.  Returns when the reader has run dry, or something else wants
@@ -904,14 +1127,17 @@ read_until_dry(XLogRecPtr limit)
 		/* Before anything is read: what commits after a changed definition goes by the new one. */
 		if (InterruptPending || ConfigReloadPending || tk_stop_wanted())
 			return false;
+
+		/* While a transaction is decoded nothing can be prepared, so none that may take long is begun before. */
+		if (p->closing.state != TK_CHECKPOINT_NONE)
+			advance_closing(tk_wal_held() > LARGE_HELD ? TK_CHECKPOINT_PREPARED : TK_CHECKPOINT_NONE);
 		if (!tk_wal_next(limit))
 			break;
 		if (p->boundary)
 		{
 			p->boundary = false;
-			if (tk_checkpoint_due(&p->checkpoint, &p->policy, p->last_triggered_us, tk_now_us(), false,
-								  checkpoint_wanted(tk_wal_position())))
-				run_checkpoint(tk_wal_position());
+			if (checkpoint_due(false, checkpoint_wanted(tk_wal_position())))
+				trigger_checkpoint(tk_wal_position(), false);
 		}
 	}
 	p->boundary = false;
@@ -924,7 +1150,6 @@ static long
 sleep_ms(XLogRecPtr limit)
 {
 	TkPipeline *p = &tk_pipeline;
-	int64		delay = tk_checkpoint_delay(&p->checkpoint, &p->policy, p->last_triggered_us, tk_now_us());
 	long		timeout = IDLE_MS;
 
 	/* An asynchronous commit is flushed soon, and a standby flushes what is flushed here; nobody tells. */
@@ -932,8 +1157,15 @@ sleep_ms(XLogRecPtr limit)
 		timeout = UNFLUSHED_MS;
 	else if (tk_flush_position(NULL) > limit)
 		timeout = STANDBY_MS;
-	if (delay >= 0)
-		timeout = Min(timeout, (long) ((delay + 999) / 1000));
+
+	/* With a checkpoint on its way, the next one waits for its end. */
+	if (p->closing.state == TK_CHECKPOINT_NONE)
+	{
+		int64		delay = tk_checkpoint_delay(&p->checkpoint, &p->policy, p->last_triggered_us, tk_now_us());
+
+		if (delay >= 0)
+			timeout = Min(timeout, (long) ((delay + 999) / 1000));
+	}
 	return timeout;
 }
 
@@ -941,16 +1173,45 @@ static void
 sleep_until_commit(XLogRecPtr limit)
 {
 	TkPipeline *p = &tk_pipeline;
-	long		timeout = sleep_ms(limit);
+	int64		nap = p->last_triggered_us == 0 ? 0 :
+	(p->last_triggered_us + p->policy.interval_us - tk_now_us()) / 1000;
+
+	/*
+	 * What commits now is sent when the interval is over, so it may as well be read then: all of it at once costs
+	 * a fraction of the CPU.
+	 */
+	if (nap > 0)
+	{
+		await_wakeup(Min(nap, NAP_MS));
+		return;
+	}
 
 	/* Announce first, then look again: a commit in between is seen by one or the other. */
 	tk_set_waiting(p->entry, true);
-	if (timeout > 0 && tk_wal_read_limit() <= limit)
+	if (tk_wal_read_limit() <= limit)
 	{
-		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, timeout, PG_WAIT_EXTENSION);
-		ResetLatch(MyLatch);
+		long		timeout = sleep_ms(limit);
+
+		if (timeout > 0)
+			await_wakeup(timeout);
 	}
 	tk_set_waiting(p->entry, false);
+}
+
+/* The closing checkpoint, if there is one, gets a moment to end. */
+static void
+finish_before_death(void)
+{
+	int64		until = tk_now_us() + DYING_PATIENCE_US;
+
+	while (tk_pipeline.closing.state != TK_CHECKPOINT_NONE && tk_now_us() < until)
+	{
+		advance_closing(TK_CHECKPOINT_NONE);
+		if (tk_pipeline.closing.state != TK_CHECKPOINT_NONE)
+			await_wakeup(TASK_SLICE_MS / 4);
+	}
+	if (tk_pipeline.closing.state != TK_CHECKPOINT_NONE)
+		CHECK_FOR_INTERRUPTS();
 }
 
 /* An orderly end remembers the slot's position, so that a slot made anew by somebody is noticed. */
@@ -988,13 +1249,20 @@ tk_pipeline_run(void)
 		bool		stop = tk_stop_wanted();
 
 		pg_atomic_write_u64(&p->entry->read_lsn, tk_wal_position());
+		if (p->closing.state != TK_CHECKPOINT_NONE)
+			advance_closing(stop ? TK_CHECKPOINT_COMMITTED : TK_CHECKPOINT_NONE);
 		if (dry || stop)
 		{
-			if (tk_checkpoint_due(&p->checkpoint, &p->policy, p->last_triggered_us, tk_now_us(), true,
-								  stop || checkpoint_wanted(limit)))
-				run_checkpoint(dry ? Max(limit, tk_wal_position()) : tk_wal_position());
+			if (checkpoint_due(true, stop || checkpoint_wanted(limit)))
+				trigger_checkpoint(dry ? Max(limit, tk_wal_position()) : tk_wal_position(), true);
+			else
+				tk_append_all();
+			if (stop)
+				advance_closing(TK_CHECKPOINT_COMMITTED);
 			settle_idle();
 		}
+		if (ProcDiePending)
+			finish_before_death();
 		if (stop || ProcDiePending)
 		{
 			stop_orderly();
@@ -1007,7 +1275,8 @@ tk_pipeline_run(void)
 			ProcessConfigFile(PGC_SIGHUP);
 		}
 		for (int i = 0; i < TK_POOL_SIZE; i++)
-			tk_producer_poll(p->producers[i], 0);
+			if (p->closing.state == TK_CHECKPOINT_NONE || i != p->closing_producer)
+				tk_producer_poll(p->producers[i], 0);
 		tk_forward_logs();
 		if (p->entry->failures != 0 && tk_now_us() - running_since_us > SOUND_AFTER_US)
 		{

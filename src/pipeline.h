@@ -2,7 +2,8 @@
  * pipeline.h
  *	  What the files of the pipeline worker share: worker.c (the process),
  *	  pipeline.c (its life and the order of everything), stream.c (changes →
- *	  records), trouble.c (errors and waiting).  One pipeline a process, so one structure.
+ *	  records), append.c (records → the open Kafka transaction), trouble.c (errors
+ *	  and waiting).  One pipeline a process, so one structure.
  */
 #ifndef TK_PIPELINE_H
 #define TK_PIPELINE_H
@@ -52,12 +53,19 @@ typedef struct TkPipeline
 	bool		transaction_open;	/* on the current producer */
 	TkProgressReader *reader;
 
-	/* The checkpoint */
+	/* The checkpoint that is open, or comes next */
 	TkCheckpoint checkpoint;
-	TkCheckpointPolicy policy;
-	int			attempt;		/* of the checkpoint that is open or comes next */
-	int64		last_triggered_us;	/* 0: never */
+	int			attempt;
+
+	/* The one before it, from its trigger until Kafka has committed it; state NONE: there is none */
+	TkCheckpoint closing;
+	int			closing_attempt;
+	int			closing_producer;
+	int64		closing_deadline;	/* µs */
 	TimestampTz triggered_at;
+
+	TkCheckpointPolicy policy;
+	int64		last_triggered_us;	/* 0: never */
 	TimestampTz committed_at;	/* of the last checkpoint; 0: its row is marked */
 	XLogRecPtr	dry_limit;		/* where the reader ran dry last */
 
@@ -84,6 +92,19 @@ extern void tk_pipeline_recover(void);
 /* Returns when the process should end, in order. */
 extern void tk_pipeline_run(void);
 
+/* Begins the current producer's Kafka transaction, unless it is open. */
+extern void tk_open_transaction(void);
+
+/*
+ * May records of the open checkpoint be sent?  The broker must have all of the
+ * one before; await waits until that is so.  tend looks after the one before
+ * in a long transaction.  They write nothing to PostgreSQL, so they may be
+ * called while decoding.
+ */
+extern bool tk_may_append(void);
+extern void tk_await_acknowledged(void);
+extern void tk_tend_closing(void);
+
 /*
  * trouble.c
  */
@@ -107,8 +128,8 @@ extern bool tk_kafka_again(TkKafkaStatus status, const TkKafkaError *error, int6
 extern const TkKafkaWait tk_kafka_slice;
 
 /*
- * Appends a record to the open Kafka transaction; waits while the producer's
- * queue is full.  Bytes are copied.
+ * append.c: appends one record to the Kafka transaction that is open on
+ * "producer"; waits while its queue is full.  Bytes are copied.
  */
 extern void tk_append_record(TkProducer *producer, TkProducerTopic *topic, int32_t partition,
 							 const void *key, size_t key_len, const void *value, size_t value_len,

@@ -23,6 +23,7 @@
 TkShared   *tk_shared = NULL;
 
 static int	max_pipelines = 64;
+int			tk_retained_wal_warning = 1024;
 
 /* Pipelines whose definition this transaction changes; more than fit: all of the database. */
 #define MAX_CHANGED 16
@@ -186,6 +187,10 @@ tk_registry_init(void)
 	DefineCustomIntVariable("transactional_kafka.max_pipelines",
 							"How many pipelines this server can have, over all databases.",
 							NULL, &max_pipelines, 64, 1, 10000, PGC_POSTMASTER, 0, NULL, NULL, NULL);
+	DefineCustomIntVariable("transactional_kafka.retained_wal_warning",
+							"Warns in the server's log when a pipeline's slot keeps this much WAL, and at each doubling.",
+							"-1 means never.", &tk_retained_wal_warning, 1024, -1, INT_MAX, PGC_SIGHUP,
+							GUC_UNIT_MB, NULL, NULL, NULL);
 
 #ifdef TK_HAVE_SHMEM_REQUEST_HOOK
 	previous_request_hook = shmem_request_hook;

@@ -75,6 +75,9 @@ typedef struct TkPipelineEntry
 	int			failures;		/* in a row */
 	TimestampTz retry_at;
 
+	/* The launcher's: how often the WAL warned of has doubled, plus 1; 0: nothing to warn of */
+	int			wal_warned;
+
 	/* What it says */
 	TkPipelineStateKind state;
 	TimestampTz since;
@@ -119,6 +122,9 @@ typedef struct TkShared
 } TkShared;
 
 extern TkShared *tk_shared;		/* NULL: the library is not preloaded */
+
+/* Retained WAL, in MB, from which on the launcher warns of it; -1: never */
+extern int	tk_retained_wal_warning;
 
 /* _PG_init */
 extern void tk_registry_init(void);

@@ -3,13 +3,13 @@
  *	  Changes → records → the open Kafka transaction.
  *
  * This is the hot path, called by decoding for each message.  A record's bytes
- * are written once into a buffer that is kept, and copied once, by
- * librdkafka.  What is the same for every row of a table (encoder's plan,
- * topic handles) hangs at its relation.
+ * are written once, into append.c's buffer, and copied once, by librdkafka.
+ * What is the same for every row of a table (encoder's plan, topic handles)
+ * hangs at its relation.
  *
  * With metadata headers the last record of a transaction says that it is the
- * last, so each record is held back until the next one, or the commit, is
- * seen; two buffers take turns for that.
+ * last, so the newest record is not sent before the next one, or the commit,
+ * is seen.
  */
 #include "postgres.h"
 
@@ -21,48 +21,14 @@
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
-#include "failpoint.h"
+#include "append.h"
 #include "pg_compat.h"
 #include "pipeline.h"
 #include "produce.h"
 #include "route.h"
 
-/* Delivery reports are served after so many records: they cost memory until then. */
-#define POLL_EVERY 1024
-
-/* A buffer larger than this is given back after the record that needed it. */
-#define BUFFER_KEEP (1024 * 1024)
-
 /* How long a topic may take to be described or created. */
 #define TOPIC_PATIENCE_US INT64CONST(30000000)
-
-typedef struct TopicRoute
-{
-	char		topic[TK_TOPIC_MAX + 1];	/* hash key */
-	TkProducerTopic *handles[TK_POOL_SIZE]; /* NULL: not made yet */
-} TopicRoute;
-
-/* A record on its way out; what it points to is in a buffer of "sides". */
-typedef struct OutRecord
-{
-	TopicRoute *route;
-	int32		partition;
-	const char *key;			/* NULL = Kafka's null */
-	size_t		key_len;
-	const char *value;
-	size_t		value_len;
-	int			nheaders;
-	TkRecordHeader *headers;
-}			OutRecord;
-
-typedef struct Side
-{
-	TkBuffer	bytes;
-	TkRecordHeader *headers;
-	int			header_capacity;
-}			Side;
-
-static const char *const last_header = "pg.last";
 
 static const TkEncoder *encoder;
 static TkEncodeOptions encode_options;
@@ -71,18 +37,13 @@ static HTAB *routes;
 static TkTransaction transaction;
 static int64 transaction_records;
 static int64 last_message;		/* number of the last genuine message in it */
-static Side sides[2];
-static int	free_side;			/* the other one may have the held record */
-static OutRecord held;
-static bool is_held;
-static int	since_poll;
 static TimestampTz rejection_logged_at;
 
 /* transaction_metadata: the relations that this transaction has touched */
 static TkRelation **collections;
 static int	ncollections;
 static int	collection_capacity;
-static TopicRoute *transaction_route;
+static TkTopicRoute * transaction_route;
 
 static const TkTableEntry *
 table_entry(Oid relid)
@@ -110,7 +71,7 @@ table_settings(Oid relid)
 void
 tk_ensure_topic(const char *topic, const TkTopicSpec *spec)
 {
-	TkProducer *producer = tk_pipeline.producers[0];
+	TkProducer *producer = tk_pipeline.producers[tk_pipeline.current];	/* the other one may be at work */
 	int64		deadline = tk_now_us() + TOPIC_PATIENCE_US;
 	TkKafkaError error;
 	int			partitions = 0;
@@ -134,11 +95,11 @@ tk_ensure_topic(const char *topic, const TkTopicSpec *spec)
 }
 
 /* The route of a topic that exists now. */
-static TopicRoute *
+static TkTopicRoute *
 find_route(const char *topic)
 {
 	char		key[TK_TOPIC_MAX + 1] = {0};
-	TopicRoute *route;
+	TkTopicRoute *route;
 	bool		found;
 
 	strlcpy(key, topic, sizeof(key));
@@ -186,7 +147,7 @@ relation_described(TkRelation *relation, TkRelation *old)
 	table_topic(relation->relid, relation->schema, relation->table, topic);
 	relation->operations = entry != NULL && entry->operations != 0 ? entry->operations : tk_pipeline.options->operations;
 	relation->route = find_route(topic);
-	relation->topic = ((TopicRoute *) relation->route)->topic;
+	relation->topic = ((TkTopicRoute *) relation->route)->topic;
 	relation->plan = encoder->plan(&encode_options, relation);
 	if (relation->plan == NULL)
 		ereport(ERROR,
@@ -223,10 +184,11 @@ tk_stream_init(void)
 	tk_transaction_commit();
 
 	control.keysize = TK_TOPIC_MAX + 1;
-	control.entrysize = sizeof(TopicRoute);
+	control.entrysize = sizeof(TkTopicRoute);
 	control.hcxt = tk_pipeline.context;
 	routes = hash_create("transactional_kafka topics", 64, &control, HASH_ELEM | HASH_STRINGS | HASH_CONTEXT);
 	tk_change_reader_init(tk_pipeline.context, &hooks);
+	tk_append_init();
 }
 
 void
@@ -268,7 +230,7 @@ stop_if_missing(const char *topic)
 
 	CHECK_FOR_INTERRUPTS();
 	if (tk_stop_wanted() ||
-		tk_topic_describe(tk_pipeline.producers[0], topic, &tk_kafka_slice, &partitions, &error) != TK_KAFKA_OK)
+		tk_topic_describe(tk_pipeline.producers[tk_pipeline.current], topic, &tk_kafka_slice, &partitions, &error) != TK_KAFKA_OK)
 		return false;
 	if (partitions == 0)
 		tk_stop_sticky(TK_STATE_FAILED, "Create the topic, then CALL kafka.resume().",
@@ -280,7 +242,7 @@ void
 tk_stream_find_missing_topic(void)
 {
 	HASH_SEQ_STATUS status;
-	TopicRoute *route;
+	TkTopicRoute *route;
 	List	   *topics = NIL;
 	ListCell   *lc;
 
@@ -302,123 +264,30 @@ void
 tk_stream_forget_producer(int index)
 {
 	HASH_SEQ_STATUS status;
-	TopicRoute *route;
+	TkTopicRoute *route;
 
 	hash_seq_init(&status, routes);
 	while ((route = hash_seq_search(&status)) != NULL)
 		route->handles[index] = NULL;
 }
 
-/* The first record of a checkpoint opens its Kafka transaction. */
+/* A checkpoint begins with its first record. */
 static void
 open_checkpoint(void)
 {
-	TkKafkaError error;
-
-	if (tk_producer_begin(tk_pipeline.producers[tk_pipeline.current], &error) != TK_KAFKA_OK)
-		tk_kafka_failed("beginning a transaction", &error);
-	tk_pipeline.transaction_open = true;
 	if (!tk_checkpoint_move(&tk_pipeline.checkpoint, TK_CHECKPOINT_OPEN, tk_now_us()))
 		elog(ERROR, "a record came while checkpoint " INT64_FORMAT " is %s",
 			 tk_pipeline.checkpoint.id, tk_checkpoint_state_name(tk_pipeline.checkpoint.state));
-	TK_FAILPOINT(AFTER_BEGIN);
 }
 
-/* Room for n headers and one more, pg.last. */
-static TkRecordHeader *
-reserve_headers(Side * side, int n)
-{
-	if (n + 1 > side->header_capacity)
-	{
-		side->header_capacity = n + TK_MAX_HEADERS + 1;
-		if (side->headers != NULL)
-			pfree(side->headers);
-		side->headers = MemoryContextAlloc(tk_pipeline.context, side->header_capacity * sizeof(TkRecordHeader));
-	}
-	return side->headers;
-}
-
-/* Appends one record to the open Kafka transaction. */
+/* What an encoder has written. */
 static void
-send_record(const OutRecord * record)
+append_encoded(TkTopicRoute * route, const TkRecord *record)
 {
-	TkProducer *producer = tk_pipeline.producers[tk_pipeline.current];
-	TkProducerTopic **handle = &record->route->handles[tk_pipeline.current];
-	TkKafkaError error;
-
-	if (*handle == NULL && (*handle = tk_producer_topic(producer, record->route->topic, &error)) == NULL)
-		tk_kafka_failed("opening a topic", &error);
-	tk_append_record(producer, *handle, record->partition, record->key, record->key_len,
-					 record->value, record->value_len, record->headers, record->nheaders);
-	if (++since_poll >= POLL_EVERY)
-	{
-		since_poll = 0;
-		tk_producer_poll(producer, 0);
-		CHECK_FOR_INTERRUPTS();
-	}
-
-	tk_pipeline.checkpoint.records++;
-	tk_pipeline.checkpoint.bytes += record->key_len + record->value_len;
-	transaction_records++;
-	TK_FAILPOINT(AFTER_APPEND);
-}
-
-static void
-send_held(bool last)
-{
-	if (!is_held)
-		return;
-	is_held = false;
-	if (last)
-	{
-		TkRecordHeader *header = &held.headers[held.nheaders++];
-
-		header->name = last_header;
-		header->value = "true";
-		header->len = 4;
-	}
-	send_record(&held);
-}
-
-/* Sends a record of the free side; the last of several is held back if it may have to say that it is. */
-static void
-send_or_hold(const OutRecord * record, bool hold)
-{
-	if (!hold)
-	{
-		send_record(record);
-		return;
-	}
-	held = *record;
-	is_held = true;
-	free_side = 1 - free_side;
-}
-
-/* What an encoder has written into the free side. */
-static OutRecord
-out_record(TopicRoute *route, const TkRecord *record)
-{
-	Side	   *side = &sides[free_side];
-	const char *bytes = side->bytes.data;
-	OutRecord	out;
-
-	out.route = route;
-	out.partition = TK_PARTITION_BY_KEY;
-	out.key = tk_span_is_null(record->key) ? NULL : bytes + record->key.at;
-	out.key_len = record->key.len;
-	out.value = tk_span_is_null(record->value) ? NULL : bytes + record->value.at;
-	out.value_len = record->value.len;
-	out.nheaders = record->nheaders;
-	out.headers = reserve_headers(side, record->nheaders);
+	tk_append(route, TK_PARTITION_BY_KEY, record->key, record->value);
 	for (int i = 0; i < record->nheaders; i++)
-	{
-		const TkSpan *span = &record->headers[i].value;
-
-		out.headers[i].name = record->headers[i].name;
-		out.headers[i].value = tk_span_is_null(*span) ? NULL : bytes + span->at;
-		out.headers[i].len = span->len;
-	}
-	return out;
+		tk_append_header(record->headers[i].name, 0, record->headers[i].value);
+	transaction_records++;
 }
 
 static void
@@ -440,15 +309,12 @@ check_buffer(const TkBuffer *buffer, const TkRelation *relation)
 static void
 send_transaction_marker(bool end)
 {
-	TkBuffer   *buffer = &sides[free_side].bytes;
+	TkBuffer   *buffer = tk_append_buffer();
 	TkRecord	record;
-	OutRecord	out;
 
-	tk_buffer_reset(buffer, BUFFER_KEEP);
 	tk_encode_transaction(&encode_options, &transaction, end, collections, ncollections, buffer, &record);
 	check_buffer(buffer, NULL);
-	out = out_record(transaction_route, &record);
-	send_record(&out);
+	append_encoded(transaction_route, &record);
 }
 
 static void
@@ -492,7 +358,7 @@ static void
 stream_change(const TkChange *change)
 {
 	TkRelation *relation = change->relation;
-	TkBuffer   *buffer = &sides[free_side].bytes;
+	TkBuffer   *buffer = tk_append_buffer();
 	TkRecord	records[TK_MAX_RECORDS];
 	int			n;
 
@@ -508,17 +374,11 @@ stream_change(const TkChange *change)
 		note_collection(relation);
 	}
 
-	tk_buffer_reset(buffer, BUFFER_KEEP);
 	n = encoder->encode(&encode_options, relation->plan, &transaction, change, buffer, records);
 	check_buffer(buffer, relation);
-
-	send_held(false);
 	for (int i = 0; i < n; i++)
-	{
-		OutRecord	out = out_record(relation->route, &records[i]);
-
-		send_or_hold(&out, encode_options.metadata_headers && i == n - 1);
-	}
+		append_encoded(relation->route, &records[i]);
+	tk_append_done(encode_options.metadata_headers);
 }
 
 /* Not ours, forged, or repeated: counted, and logged once a minute. */
@@ -537,26 +397,26 @@ reject_message(void)
 			 errdetail("Such messages so far: " UINT64_FORMAT ".", pg_atomic_read_u64(&tk_pipeline.entry->rejected))));
 }
 
-/* A copy in the free side's buffer, which is large enough already. */
-static const char *
+/* A copy in the buffer. */
+static TkSpan
 keep_bytes(TkBuffer *buffer, TkMessageBytes bytes)
 {
-	const char *copy = buffer->data + buffer->len;
+	TkSpan		span = {buffer->len, bytes.len};
 
 	if (bytes.data == NULL)
-		return NULL;
+		return TK_NULL_SPAN;
 	tk_buffer_append(buffer, bytes.data, bytes.len);
-	return copy;
+	return span;
 }
 
 /* A record of kafka.produce(): its bytes go out as they are. */
 static void
 stream_message(const TkMessage *message)
 {
-	Side	   *side = &sides[free_side];
-	TkBuffer   *buffer = &side->bytes;
+	TkBuffer   *buffer = tk_append_buffer();
 	TkProduced	produced;
-	OutRecord	out;
+	TkTopicRoute *route;
+	TkSpan		key;
 	char		topic[TK_TOPIC_MAX + 1];
 	size_t		at;
 
@@ -584,32 +444,27 @@ stream_message(const TkMessage *message)
 	if (tk_pipeline.checkpoint.state != TK_CHECKPOINT_OPEN)
 		open_checkpoint();
 
-	/* Held back, it outlives the message: one copy of it, with NULs behind the headers' names. */
-	tk_buffer_reset(buffer, BUFFER_KEEP);
+	/* Room for its copy, with NULs behind the headers' names. */
 	if (!tk_buffer_reserve(buffer, message->content_len + produced.nheaders))
 		check_buffer(buffer, NULL);
-	out.route = find_route(topic);
-	out.partition = produced.partition < 0 ? TK_PARTITION_BY_KEY : produced.partition;
-	out.key = keep_bytes(buffer, produced.key);
-	out.key_len = produced.key.len;
-	out.value = keep_bytes(buffer, produced.value);
-	out.value_len = produced.value.len;
-	out.nheaders = produced.nheaders;
-	out.headers = reserve_headers(side, produced.nheaders);
+	route = find_route(topic);
+	key = keep_bytes(buffer, produced.key);
+	tk_append(route, produced.partition < 0 ? TK_PARTITION_BY_KEY : produced.partition, key,
+			  keep_bytes(buffer, produced.value));
 	at = produced.headers_at;
 	for (int i = 0; i < produced.nheaders; i++)
 	{
 		TkMessageBytes name;
 		TkMessageBytes value;
+		size_t		name_at = buffer->len;
 
 		tk_message_header(message->content, &at, &name, &value);
-		out.headers[i].name = keep_bytes(buffer, name);
+		tk_buffer_append(buffer, name.data, name.len);
 		tk_buffer_char(buffer, '\0');
-		out.headers[i].value = keep_bytes(buffer, value);
-		out.headers[i].len = value.len;
+		tk_append_header(NULL, name_at, keep_bytes(buffer, value));
 	}
-	send_held(false);
-	send_or_hold(&out, encode_options.metadata_headers);
+	transaction_records++;
+	tk_append_done(encode_options.metadata_headers);
 }
 
 static void
@@ -627,16 +482,24 @@ begin_transaction(const TkMessage *message)
 	transaction_records = 0;
 	last_message = 0;
 	ncollections = 0;
-	is_held = false;
 }
 
 /* Only here does the checkpoint's position move: by whole transactions. */
 static void
 end_transaction(const TkMessage *message)
 {
-	send_held(true);
+	TkBuffer   *buffer = tk_append_buffer();
+
 	if (transaction_records == 0)
 		return;
+	if (encode_options.metadata_headers)
+	{
+		TkSpan		value = {buffer->len, strlen("true")};
+
+		tk_buffer_string(buffer, "true");
+		check_buffer(buffer, NULL);
+		tk_append_header("pg.last", 0, value);
+	}
 	if (transaction.total_order > 0 && tk_pipeline.options->transaction_metadata)
 		send_transaction_marker(true);
 	tk_pipeline.checkpoint.transactions++;

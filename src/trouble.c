@@ -8,6 +8,8 @@
  *
  * All waiting for Kafka goes through tk_kafka_again: a call waits for at most
  * a second, then interrupts are served here, outside librdkafka's frames.
+ * When Kafka doesn't answer for a while the state says so, though the process
+ * goes on waiting: what is open in Kafka may live through a short outage.
  */
 #include "postgres.h"
 
@@ -28,12 +30,25 @@
 #define STOP_PATIENCE_US INT64CONST(4000000)
 #define PREPARED_PATIENCE_US INT64CONST(30000000)
 
+/* Without an answer or an acknowledgement for so long, the state is "retrying". */
+#define OUTAGE_AFTER_US INT64CONST(5000000)
+
+/* A wait is looked at each second or two; if it was not for so long, it had come to its end. */
+#define SAME_WAIT_US INT64CONST(4000000)
+
 static TkPipelineStateKind sticky_state = TK_STATE_STOPPED;
 static char sticky_reason[TK_REASON_MAX];
 static char sticky_hint[TK_HINT_MAX];
 
 bool		tk_stopping = false;
 static int64 stop_wanted_since = 0;
+
+/* The wait under way: since when there is no sign of Kafka; records that were unacknowledged then */
+static int64 silent_since = 0;	/* 0: no wait */
+static int64 silent_noted = 0;	/* when it was looked at last */
+static long silent_records = 0;
+static bool outage = false;		/* the state says so */
+static TkPipelineStateKind state_before_outage;
 
 static bool
 interrupt_pending(void)
@@ -127,6 +142,51 @@ tk_kafka_failed(const char *doing, const TkKafkaError *error)
 	pg_unreachable();
 }
 
+/* Kafka has answered. */
+static void
+end_silence(void)
+{
+	silent_since = 0;
+	if (!outage)
+		return;
+	outage = false;
+	ereport(LOG,
+			(errmsg("pipeline \"%s\" has an answer from Kafka again", NameStr(tk_pipeline.entry->name))));
+	tk_set_state(tk_pipeline.entry, state_before_outage, NULL, NULL);
+}
+
+/* Kafka has not answered yet.  Acknowledgements are signs of life too: a long flush to a slow broker is no outage. */
+static void
+note_silence(const TkKafkaError *error, const char *doing, int64 now)
+{
+	long		records = 0;
+	bool		same_wait = silent_since != 0 && (outage || now - silent_noted < SAME_WAIT_US);
+
+	/* One may be in use by a thread of its own: a stale number is read again soon. */
+	for (int i = 0; i < TK_POOL_SIZE; i++)
+		if (tk_pipeline.producers[i] != NULL)
+			records += tk_producer_unacknowledged(tk_pipeline.producers[i]);
+	silent_noted = now;
+	if (!same_wait || records != silent_records)
+	{
+		end_silence();
+		silent_since = now;
+		silent_records = records;
+		return;
+	}
+	if (outage || now - silent_since < OUTAGE_AFTER_US || error->cause == TK_CAUSE_INTERRUPTED)
+		return;
+	outage = true;
+	state_before_outage = tk_pipeline.entry->state;
+	ereport(WARNING,
+			(errmsg("pipeline \"%s\" has no answer from Kafka while %s", NameStr(tk_pipeline.entry->name), doing),
+			 errdetail("%s", error->message),
+			 errhint("It goes on trying; the server keeps all WAL from its position on.")));
+	tk_set_state(tk_pipeline.entry, TK_STATE_RETRYING,
+				 psprintf("no answer from Kafka while %s: %s", doing, error->message),
+				 "It goes on by itself once Kafka answers.");
+}
+
 bool
 tk_kafka_again(TkKafkaStatus status, const TkKafkaError *error, int64 deadline_us, const char *doing)
 {
@@ -134,25 +194,29 @@ tk_kafka_again(TkKafkaStatus status, const TkKafkaError *error, int64 deadline_u
 
 	tk_forward_logs();
 	if (status == TK_KAFKA_OK)
+	{
+		end_silence();
 		return false;
+	}
 	CHECK_FOR_INTERRUPTS();
 	if (status != TK_KAFKA_RETRY || error->cause == TK_CAUSE_AUTHENTICATION)
 		tk_kafka_failed(doing, error);
 
 	now = tk_now_us();
+	note_silence(error, doing, now);
 	if (tk_stop_wanted())
 	{
-		bool		prepared = tk_pipeline.checkpoint.state == TK_CHECKPOINT_PREPARED;
+		bool		prepared = tk_pipeline.closing.state == TK_CHECKPOINT_PREPARED;
 
 		if (stop_wanted_since == 0)
 			stop_wanted_since = now;
 		if (now - stop_wanted_since > (prepared ? PREPARED_PATIENCE_US : STOP_PATIENCE_US) ||
-			tk_pipeline.entry->state != TK_STATE_RUNNING)
+			(outage ? state_before_outage : tk_pipeline.entry->state) != TK_STATE_RUNNING)
 		{
 			if (prepared)
 				ereport(WARNING,
 						(errmsg("pipeline \"%s\" stops with checkpoint " INT64_FORMAT " unresolved",
-								NameStr(tk_pipeline.entry->name), tk_pipeline.checkpoint.id),
+								NameStr(tk_pipeline.entry->name), tk_pipeline.closing.id),
 						 errdetail("Kafka has not answered the commit. Its transaction may hold up read_committed consumers until the pipeline runs again, or for transaction_timeout.")));
 			tk_stopping = true;
 			ereport(ERROR,
@@ -179,31 +243,4 @@ tk_forward_logs(void)
 	while (tk_kafka_next_log(&level, line, sizeof(line)))
 		ereport(level <= 6 ? LOG : DEBUG1,
 				(errmsg_internal("librdkafka, pipeline \"%s\": %s", NameStr(tk_pipeline.entry->name), line)));
-}
-
-void
-tk_append_record(TkProducer *producer, TkProducerTopic *topic, int32_t partition, const void *key, size_t key_len,
-				 const void *value, size_t value_len, const TkRecordHeader *headers, int nheaders)
-{
-	TkKafkaStatus status;
-	TkKafkaError error;
-
-	for (;;)
-	{
-		status = tk_producer_send(producer, topic, partition, key, key_len, value, value_len,
-								  headers, nheaders, &error);
-		if (status == TK_KAFKA_OK)
-			return;
-
-		/* The queue is full: the broker is slower than the WAL. */
-		if (status == TK_KAFKA_RETRY)
-		{
-			TkKafkaError unhealthy;
-
-			tk_producer_poll(producer, 10);
-			if (tk_producer_health(producer, &unhealthy) != TK_KAFKA_OK)
-				tk_kafka_failed("sending records", &unhealthy);
-		}
-		(void) tk_kafka_again(status, &error, PG_INT64_MAX, "appending a record");
-	}
 }

@@ -266,6 +266,12 @@ tk_wal_next(XLogRecPtr limit)
 	return true;
 }
 
+Size
+tk_wal_held(void)
+{
+	return decoding->reorder->size;
+}
+
 XLogRecPtr
 tk_wal_position(void)
 {

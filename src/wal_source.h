@@ -67,6 +67,9 @@ extern void tk_wal_open(MemoryContext context, XLogRecPtr start, const char *pub
 /* Decodes the next record below "limit"; false when there is none (the reader "ran dry"). */
 extern bool tk_wal_next(XLogRecPtr limit);
 
+/* Bytes of changes in memory, of transactions that have not ended yet. */
+extern Size tk_wal_held(void);
+
 /* End of the last record read. */
 extern XLogRecPtr tk_wal_position(void);
 

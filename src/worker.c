@@ -15,10 +15,13 @@
 #include "access/xact.h"
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
+#include "pgstat.h"
 #include "postmaster/bgworker.h"
 #include "postmaster/interrupt.h"
+#include "storage/condition_variable.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
+#include "storage/lwlock.h"
 #include "storage/proc.h"
 #include "tcop/tcopprot.h"
 #include "utils/guc.h"
@@ -31,6 +34,7 @@
 PGDLLEXPORT void tk_pipeline_main(Datum arg);
 
 static bool orderly_exit = false;
+static bool state_told = false; /* the registry says why this process ends */
 static int64 attached_generation;
 
 static void
@@ -81,11 +85,12 @@ pipeline_exit(int code, Datum arg)
 	for (int i = 0; i < TK_POOL_SIZE; i++)
 	{
 		/*
-		 * The open transaction is aborted through the handle that opened it. One that is prepared may be
-		 * committed already: recovery finds out.
+		 * An open transaction is aborted through the handle that opened it. One that is prepared may be committed
+		 * already: recovery finds out.
 		 */
-		bool		abort_open = p->transaction_open && i == p->current &&
-		p->checkpoint.state != TK_CHECKPOINT_PREPARED;
+		bool		closes = p->closing.state != TK_CHECKPOINT_NONE && i == p->closing_producer;
+		bool		abort_open = closes ? p->closing.state < TK_CHECKPOINT_PREPARED :
+		p->transaction_open && i == p->current;
 
 		if (p->producers[i] != NULL)
 			(void) tk_producer_destroy(p->producers[i], abort_open, TK_EXIT_PATIENCE_MS);
@@ -100,9 +105,10 @@ pipeline_exit(int code, Datum arg)
 	entry->launched_at = 0;
 	if (!orderly_exit)
 		entry->failures++;
-	if (!tk_state_is_sticky(entry->state) && entry->state != TK_STATE_RETRYING)
+	if (!state_told)
 	{
 		entry->since = GetCurrentTimestamp();
+		entry->reason[0] = entry->hint[0] = '\0';
 		if (!entry->wanted)
 			entry->state = TK_STATE_STOPPED;
 		else if (orderly_exit)
@@ -172,6 +178,44 @@ heals(int sqlerrcode)
 	return sqlerrcode != ERRCODE_UNDEFINED_COLUMN && sqlerrcode != ERRCODE_PROGRAM_LIMIT_EXCEEDED;
 }
 
+/* A lost slot becomes sticky only after Kafka was asked what it has; until it answers, this is said beside. */
+static const char *
+lost_slot(void)
+{
+	TkPipeline *p = &tk_pipeline;
+	XLogRecPtr	confirmed;
+
+	if (p->definition == NULL || p->slot_name == NULL || !p->state.slot_created)
+		return NULL;
+	switch (tk_slot_state(p->slot_name, &confirmed))
+	{
+		case TK_SLOT_LOST:
+			return "was invalidated (see max_slot_wal_keep_size)";
+		case TK_SLOT_MISSING:
+			return "was dropped";
+		default:
+			return NULL;
+	}
+}
+
+/* A pause, but not what drop_pipeline() does: from now on WAL piles up. */
+static void
+warn_of_pause(void)
+{
+	TkDefinition *d;
+
+	if (tk_pipeline.entry->wanted || tk_pipeline.entry->gone)
+		return;
+	tk_transaction_begin();
+	MemoryContextSwitchTo(tk_pipeline.context);
+	d = tk_definition_by_id(tk_pipeline.entry->pipeline_id);
+	tk_transaction_commit();
+	if (d != NULL && !d->enabled && !d->dropping)
+		ereport(WARNING,
+				(errmsg("pipeline \"%s\" is paused: the server keeps all WAL from its position on", d->name),
+				 errhint("CALL kafka.resume() goes on from there; kafka.drop_pipeline() lets the WAL go.")));
+}
+
 /* The start has failed, or the run has: tell the log, the registry and, if it is sticky, the catalog. */
 static void
 handle_error(void)
@@ -180,6 +224,7 @@ handle_error(void)
 	const char *reason;
 	const char *hint;
 	TkPipelineStateKind sticky = tk_sticky_asked(&reason, &hint);
+	const char *lost;
 	ErrorData  *error;
 
 	HOLD_INTERRUPTS();
@@ -192,6 +237,11 @@ handle_error(void)
 	if (!tk_stopping)
 		EmitErrorReport();
 	FlushErrorState();
+
+	/* Decoding, and confirming the slot, run outside of a transaction: no abort lets go of what they held. */
+	LWLockReleaseAll();
+	ConditionVariableCancelSleep();
+	pgstat_report_wait_end();
 	if (sticky == TK_STATE_STOPPED && p->definition != NULL && !heals(error->sqlerrcode))
 	{
 		sticky = TK_STATE_FAILED;
@@ -205,6 +255,7 @@ handle_error(void)
 	if (tk_stopping)
 	{
 		orderly_exit = true;
+		warn_of_pause();
 		return;
 	}
 	if (sticky != TK_STATE_STOPPED)
@@ -214,6 +265,7 @@ handle_error(void)
 		/* A resume() that came meanwhile counts: the catalog says so too. */
 		tk_set_state(p->entry, p->entry->generation > p->definition->generation ? TK_STATE_RETRYING : sticky,
 					 reason, hint);
+		state_told = true;
 		ereport(WARNING,
 				(errmsg("pipeline \"%s\" has stopped (%s): the server keeps all WAL from its position on",
 						NameStr(p->entry->name), tk_state_name(sticky)),
@@ -221,7 +273,11 @@ handle_error(void)
 		orderly_exit = true;
 		return;
 	}
-	tk_set_state(p->entry, TK_STATE_RETRYING, error->message, error->hint);
+	lost = lost_slot();
+	reason = lost == NULL ? error->message :
+		psprintf("%s; besides, its replication slot %s: it will stop as slot_lost", error->message, lost);
+	tk_set_state(p->entry, TK_STATE_RETRYING, reason, error->hint);
+	state_told = true;
 	LWLockAcquire(tk_shared->lock, LW_EXCLUSIVE);
 	p->entry->last_failure_at = GetCurrentTimestamp();
 	LWLockRelease(tk_shared->lock);
@@ -266,6 +322,7 @@ tk_pipeline_main(Datum arg)
 			tk_pipeline_recover();
 			tk_pipeline_run();
 			orderly_exit = true;
+			warn_of_pause();
 		}
 		else
 			withdraw();

@@ -122,8 +122,8 @@ only_an_open_checkpoint_comes_due(void)
 
 		checkpoint.state = (TkCheckpointState) state;
 		checkpoint.records = 5000;
-		CHECK_INT(tk_checkpoint_due(&checkpoint, &usual, 0, NOW + SECOND, true, true), open);
-		CHECK_INT(tk_checkpoint_due(&checkpoint, &usual, 0, NOW + SECOND, false, false), open);
+		CHECK_INT(tk_checkpoint_due(&checkpoint, &usual, 0, NOW + SECOND, true, true, false), open);
+		CHECK_INT(tk_checkpoint_due(&checkpoint, &usual, 0, NOW + SECOND, false, false, false), open);
 		CHECK_INT(tk_checkpoint_delay(&checkpoint, &usual, NOW, NOW), open ? 100 * MS : -1);
 	}
 }
@@ -134,11 +134,11 @@ a_lone_commit_is_sent_at_once(void)
 	TkCheckpoint checkpoint = open_since(NOW);
 
 	/* the first ever */
-	CHECK(tk_checkpoint_due(&checkpoint, &usual, 0, NOW, true, false));
+	CHECK(tk_checkpoint_due(&checkpoint, &usual, 0, NOW, true, false, false));
 	CHECK_INT(tk_checkpoint_delay(&checkpoint, &usual, 0, NOW), 0);
 
 	/* the last one is an interval ago: a rate limit, not a delay */
-	CHECK(tk_checkpoint_due(&checkpoint, &usual, NOW - 100 * MS, NOW, true, false));
+	CHECK(tk_checkpoint_due(&checkpoint, &usual, NOW - 100 * MS, NOW, true, false, false));
 	CHECK_INT(tk_checkpoint_delay(&checkpoint, &usual, NOW - 100 * MS, NOW), 0);
 	CHECK_INT(tk_checkpoint_delay(&checkpoint, &usual, NOW - SECOND, NOW), 0);
 }
@@ -148,11 +148,11 @@ commits_in_quick_succession_wait_for_the_interval(void)
 {
 	TkCheckpoint checkpoint = open_since(NOW);
 
-	CHECK(!tk_checkpoint_due(&checkpoint, &usual, NOW - 1, NOW, true, false));
+	CHECK(!tk_checkpoint_due(&checkpoint, &usual, NOW - 1, NOW, true, false, false));
 	CHECK_INT(tk_checkpoint_delay(&checkpoint, &usual, NOW - 1, NOW), 100 * MS - 1);
-	CHECK(!tk_checkpoint_due(&checkpoint, &usual, NOW - 1, NOW + 100 * MS - 2, true, false));
+	CHECK(!tk_checkpoint_due(&checkpoint, &usual, NOW - 1, NOW + 100 * MS - 2, true, false, false));
 	CHECK_INT(tk_checkpoint_delay(&checkpoint, &usual, NOW - 1, NOW + 100 * MS - 2), 1);
-	CHECK(tk_checkpoint_due(&checkpoint, &usual, NOW - 1, NOW + 100 * MS - 1, true, false));
+	CHECK(tk_checkpoint_due(&checkpoint, &usual, NOW - 1, NOW + 100 * MS - 1, true, false, false));
 	CHECK_INT(tk_checkpoint_delay(&checkpoint, &usual, NOW - 1, NOW + 100 * MS - 1), 0);
 }
 
@@ -161,17 +161,17 @@ a_stream_that_never_runs_dry_is_cut_an_interval_after_its_first_record(void)
 {
 	TkCheckpoint checkpoint = open_since(NOW);
 
-	CHECK(!tk_checkpoint_due(&checkpoint, &usual, NOW - SECOND, NOW, false, false));
-	CHECK(!tk_checkpoint_due(&checkpoint, &usual, NOW - SECOND, NOW + 100 * MS - 1, false, false));
-	CHECK(tk_checkpoint_due(&checkpoint, &usual, NOW - SECOND, NOW + 100 * MS, false, false));
+	CHECK(!tk_checkpoint_due(&checkpoint, &usual, NOW - SECOND, NOW, false, false, false));
+	CHECK(!tk_checkpoint_due(&checkpoint, &usual, NOW - SECOND, NOW + 100 * MS - 1, false, false, false));
+	CHECK(tk_checkpoint_due(&checkpoint, &usual, NOW - SECOND, NOW + 100 * MS, false, false, false));
 
 	/* the first ever, too: nothing was triggered before */
-	CHECK(!tk_checkpoint_due(&checkpoint, &usual, 0, NOW + 100 * MS - 1, false, false));
-	CHECK(tk_checkpoint_due(&checkpoint, &usual, 0, NOW + 100 * MS, false, false));
+	CHECK(!tk_checkpoint_due(&checkpoint, &usual, 0, NOW + 100 * MS - 1, false, false, false));
+	CHECK(tk_checkpoint_due(&checkpoint, &usual, 0, NOW + 100 * MS, false, false, false));
 
 	/* and not before the rate allows it */
-	CHECK(!tk_checkpoint_due(&checkpoint, &usual, NOW + 50 * MS, NOW + 120 * MS, false, false));
-	CHECK(tk_checkpoint_due(&checkpoint, &usual, NOW + 50 * MS, NOW + 150 * MS, false, false));
+	CHECK(!tk_checkpoint_due(&checkpoint, &usual, NOW + 50 * MS, NOW + 120 * MS, false, false, false));
+	CHECK(tk_checkpoint_due(&checkpoint, &usual, NOW + 50 * MS, NOW + 150 * MS, false, false, false));
 }
 
 /* A steady stream, simulated: a transaction each ms for 10 s makes at most one checkpoint an interval. */
@@ -192,7 +192,7 @@ a_busy_stream_makes_at_most_one_checkpoint_an_interval(void)
 			if (checkpoint.state == TK_CHECKPOINT_NONE)
 				tk_checkpoint_move(&checkpoint, TK_CHECKPOINT_OPEN, now);
 			checkpoint.records++;
-			if (tk_checkpoint_due(&checkpoint, &usual, last, now, dry, false))
+			if (tk_checkpoint_due(&checkpoint, &usual, last, now, dry, false, false))
 			{
 				CHECK(last == 0 || now - last >= 100 * MS);
 				last = now;
@@ -215,17 +215,17 @@ a_large_checkpoint_is_closed_early(void)
 	TkCheckpoint checkpoint = open_since(NOW);
 
 	checkpoint.records = 999;
-	CHECK(!tk_checkpoint_due(&checkpoint, &usual, NOW, NOW, false, false));
+	CHECK(!tk_checkpoint_due(&checkpoint, &usual, NOW, NOW, false, false, false));
 	checkpoint.records = 1000;
-	CHECK(tk_checkpoint_due(&checkpoint, &usual, NOW, NOW, false, false));
+	CHECK(tk_checkpoint_due(&checkpoint, &usual, NOW, NOW, false, false, false));
 
 	checkpoint.records = 1;
 	checkpoint.bytes = 999999;
-	CHECK(!tk_checkpoint_due(&checkpoint, &usual, NOW, NOW, false, false));
+	CHECK(!tk_checkpoint_due(&checkpoint, &usual, NOW, NOW, false, false, false));
 	checkpoint.bytes = 1000000;
-	CHECK(tk_checkpoint_due(&checkpoint, &usual, NOW, NOW, false, false));
+	CHECK(tk_checkpoint_due(&checkpoint, &usual, NOW, NOW, false, false, false));
 	checkpoint.bytes = 5000000;
-	CHECK(tk_checkpoint_due(&checkpoint, &usual, NOW, NOW, true, false));
+	CHECK(tk_checkpoint_due(&checkpoint, &usual, NOW, NOW, true, false, false));
 }
 
 static void
@@ -233,12 +233,23 @@ a_wanted_checkpoint_does_not_wait_for_the_interval(void)
 {
 	TkCheckpoint checkpoint = open_since(NOW);
 
-	CHECK(tk_checkpoint_due(&checkpoint, &usual, NOW, NOW, true, true));
-	CHECK(tk_checkpoint_due(&checkpoint, &usual, NOW, NOW, false, true));
+	CHECK(tk_checkpoint_due(&checkpoint, &usual, NOW, NOW, true, true, false));
+	CHECK(tk_checkpoint_due(&checkpoint, &usual, NOW, NOW, false, true, false));
 
 	/* with nothing to send there is none to take */
 	tk_checkpoint_move(&checkpoint, TK_CHECKPOINT_TRIGGERED, NOW);
-	CHECK(!tk_checkpoint_due(&checkpoint, &usual, NOW, NOW, true, true));
+	CHECK(!tk_checkpoint_due(&checkpoint, &usual, NOW, NOW, true, true, false));
+}
+
+static void
+one_that_has_to_wait_for_another_is_closed_only_when_full(void)
+{
+	const TkCheckpointPolicy at_once = {0, 1000, 1000000};
+	TkCheckpoint checkpoint = open_since(NOW);
+
+	CHECK(!tk_checkpoint_due(&checkpoint, &at_once, 0, NOW + SECOND, true, true, true));
+	checkpoint.records = 1000;
+	CHECK(tk_checkpoint_due(&checkpoint, &at_once, 0, NOW + SECOND, false, false, true));
 }
 
 static void
@@ -247,15 +258,15 @@ interval_0_is_as_soon_as_the_one_before_is_done(void)
 	const TkCheckpointPolicy at_once = {0, 1000, 1000000};
 	TkCheckpoint checkpoint = open_since(NOW);
 
-	CHECK(tk_checkpoint_due(&checkpoint, &at_once, 0, NOW, true, false));
-	CHECK(tk_checkpoint_due(&checkpoint, &at_once, NOW, NOW, true, false));
+	CHECK(tk_checkpoint_due(&checkpoint, &at_once, 0, NOW, true, false, false));
+	CHECK(tk_checkpoint_due(&checkpoint, &at_once, NOW, NOW, true, false, false));
 	CHECK_INT(tk_checkpoint_delay(&checkpoint, &at_once, NOW, NOW), 0);
 
 	/* a stream that never runs dry isn't cut at every transaction, but never waits long */
-	CHECK(!tk_checkpoint_due(&checkpoint, &at_once, NOW - SECOND, NOW, false, false));
-	CHECK(tk_checkpoint_due(&checkpoint, &at_once, NOW - SECOND, NOW + 50 * MS, false, false));
+	CHECK(!tk_checkpoint_due(&checkpoint, &at_once, NOW - SECOND, NOW, false, false, false));
+	CHECK(tk_checkpoint_due(&checkpoint, &at_once, NOW - SECOND, NOW + 50 * MS, false, false, false));
 	checkpoint.records = 1000;
-	CHECK(tk_checkpoint_due(&checkpoint, &at_once, NOW, NOW, false, false));
+	CHECK(tk_checkpoint_due(&checkpoint, &at_once, NOW, NOW, false, false, false));
 }
 
 int
@@ -271,6 +282,7 @@ main(void)
 	a_busy_stream_makes_at_most_one_checkpoint_an_interval();
 	a_large_checkpoint_is_closed_early();
 	a_wanted_checkpoint_does_not_wait_for_the_interval();
+	one_that_has_to_wait_for_another_is_closed_only_when_full();
 	interval_0_is_as_soon_as_the_one_before_is_done();
 	return unit_done();
 }
