@@ -92,7 +92,15 @@ GRANT USAGE ON SCHEMA kafka TO PUBLIC;
 
 SELECT pg_catalog.pg_extension_config_dump('kafka.pipeline_id_seq', '');
 SELECT pg_catalog.pg_extension_config_dump('kafka.pipeline', 'WHERE NOT dropping');
-SELECT pg_catalog.pg_extension_config_dump('kafka.pipeline_table', 'WHERE dropped_at IS NULL');
+SELECT pg_catalog.pg_extension_config_dump('kafka.pipeline_table',
+	'WHERE dropped_at IS NULL AND "table" IN (SELECT oid FROM pg_catalog.pg_class)');
+
+-- A pipeline's owner can't be dropped.
+CREATE FUNCTION kafka.keep_owner() RETURNS trigger
+AS 'MODULE_PATHNAME', 'tk_keep_owner' LANGUAGE C;
+CREATE TRIGGER keep_owner AFTER INSERT OR UPDATE OF owner OR DELETE ON kafka.pipeline
+	FOR EACH ROW EXECUTE FUNCTION kafka.keep_owner();
+ALTER TABLE kafka.pipeline ENABLE ALWAYS TRIGGER keep_owner;
 
 --
 -- Foreign-data wrapper: a server is a Kafka cluster.
@@ -165,7 +173,9 @@ CREATE EVENT TRIGGER transactional_kafka_drop ON sql_drop EXECUTE FUNCTION kafka
 CREATE FUNCTION kafka.on_alter() RETURNS event_trigger
 AS 'MODULE_PATHNAME', 'tk_on_alter' LANGUAGE C;
 CREATE EVENT TRIGGER transactional_kafka_alter ON ddl_command_end
-	WHEN TAG IN ('ALTER SERVER', 'ALTER PUBLICATION') EXECUTE FUNCTION kafka.on_alter();
+	WHEN TAG IN ('ALTER SERVER', 'CREATE USER MAPPING', 'ALTER USER MAPPING', 'ALTER PUBLICATION', 'ALTER TABLE',
+		'ALTER SCHEMA')
+	EXECUTE FUNCTION kafka.on_alter();
 
 --
 -- Records and operation

@@ -335,9 +335,17 @@ tk_forget_dropped_tables(int32 pipeline_id, XLogRecPtr position)
 	static TkStatement statement = {
 		"DELETE FROM kafka.pipeline_table WHERE pipeline_id = $1 AND dropped_at <= $2", 2, {INT4OID, LSNOID}, NULL
 	};
+
+	/* Dropped while the event trigger was switched off: some time before now. */
+	static TkStatement note = {
+		"UPDATE kafka.pipeline_table t SET dropped_at = pg_catalog.pg_current_wal_insert_lsn() WHERE pipeline_id = $1 "
+		"AND dropped_at IS NULL AND NOT EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.oid = t.\"table\")",
+		1, {INT4OID}, NULL
+	};
 	Datum		values[2] = {Int32GetDatum(pipeline_id), LSNGetDatum(position)};
 
 	tk_execute(&statement, values, NULL, false);
+	tk_execute(&note, values, NULL, false);
 }
 
 void

@@ -9,6 +9,7 @@
  */
 #include "postgres.h"
 
+#include "access/xlog.h"
 #include "catalog/pg_class.h"
 #include "catalog/pg_publication.h"
 #include "catalog/pg_type.h"
@@ -107,6 +108,17 @@ warn_of_publication(const TkDefinition *d)
 				(errmsg("publication \"%s\" has tables without a replica identity: %s", d->publication, names.data),
 				 errdetail("PostgreSQL refuses their UPDATEs and DELETEs while it publishes them."),
 				 errhint("Give them a primary key or ALTER TABLE … REPLICA IDENTITY.")));
+}
+
+/* What the slot can cost, while there is time to think of it. */
+static void
+tell_of_retained_wal(const char *name)
+{
+	if (max_slot_wal_keep_size_mb < 0)
+		ereport(NOTICE,
+				(errmsg("WAL that pipeline \"%s\" keeps is not bounded", name),
+				 errdetail("max_slot_wal_keep_size is -1: while Kafka can't be reached or the pipeline is stopped, the server keeps all WAL from its position on, until the disk is full."),
+				 errhint("Set max_slot_wal_keep_size; a pipeline that would need more than that stops as slot_lost.")));
 }
 
 /* The tables' OIDs, checked. */
@@ -255,6 +267,8 @@ tk_create_pipeline(PG_FUNCTION_ARGS)
 		warn_of_publication(d);
 	tk_end_privileged(&saved);
 
+	tell_of_retained_wal(name);
+
 	/* From here on the definition stays, whatever happens. */
 	tk_spi_commit();
 	entry = tk_request(d, d->generation, true, false);
@@ -270,8 +284,9 @@ tk_create_pipeline(PG_FUNCTION_ARGS)
 TkDefinition *
 tk_adopt_definition(const TkDefinition *d)
 {
+	/* The owner too: pg_upgrade takes rows along, and not what their trigger notes. */
 	static TkStatement statement = {
-		"UPDATE kafka.pipeline SET server_oid = $2, publication_oid = $3 WHERE pipeline_id = $1",
+		"UPDATE kafka.pipeline SET server_oid = $2, publication_oid = $3, owner = owner WHERE pipeline_id = $1",
 		3, {INT4OID, OIDOID, OIDOID}, NULL
 	};
 	Oid			server = tk_check_kafka_server(d->server_name);

@@ -1,0 +1,198 @@
+# A TCP proxy between a pipeline and its broker that damages chosen requests: what a network does when it is cut in one
+# direction, or in the middle of something.  It knows as much of Kafka's protocol as that: a length, and the kind of
+# request after it.
+#
+#   my $proxy = Proxy->new;                     listens at $proxy->address
+#   $proxy->forward_to('127.0.0.1:9092');
+#   $proxy->rule('lose-answer', 26);            from now on; returns once it is in force
+#   $proxy->hits                                requests that the rule has met
+#
+# Rules, for requests of the given kind (KINDS in Kafka's protocol guide):
+#   pass          nothing
+#   lose-request  it and all after it on this connection vanish; the connection stays open (half-open)
+#   lose-answer   the broker gets it, but nothing of the broker's comes back on this connection any more
+#   cut-request   the broker gets the first half of it, then both sides are closed
+#   cut-answer    the worker gets the first half of what comes back, then both sides are closed
+package Proxy;
+
+use strict;
+use warnings;
+
+use Carp qw(croak);
+use IO::Handle;
+use IO::Select;
+use IO::Socket::INET;
+use Socket qw(AF_UNIX SOCK_STREAM PF_UNSPEC);
+
+sub new
+{
+	my ($class) = @_;
+	my $listener = IO::Socket::INET->new(LocalAddr => '127.0.0.1', Listen => 64) or die "no port: $!";
+	my ($ours, $theirs);
+	my $self = bless { address => '127.0.0.1:' . $listener->sockport, rule => 'pass', kind => -1, hits => 0 }, $class;
+
+	socketpair($ours, $theirs, AF_UNIX, SOCK_STREAM, PF_UNSPEC) or die "socketpair: $!";
+	$_->autoflush(1) foreach $ours, $theirs;
+	my $pid = fork;
+	die "fork: $!" unless defined $pid;
+	if (!$pid)
+	{
+		$SIG{$_} = 'DEFAULT' foreach qw(INT TERM ALRM);
+		$SIG{PIPE} = 'IGNORE';
+		close $ours;
+		eval { $self->serve($listener, $theirs) };
+		warn $@ if $@;
+		require POSIX;
+		POSIX::_exit(0);    # not the tests' END blocks
+	}
+	close $theirs;
+	close $listener;
+	$self->{control} = $ours;
+	return $self;
+}
+
+sub address { return $_[0]->{address}; }
+
+# One line there, one line back.  The proxy ends when this side of the pair is closed.
+sub ask
+{
+	my ($self, $line) = @_;
+	my $control = $self->{control};
+
+	print $control "$line\n";
+	my $answer = <$control>;
+	croak 'the proxy has ended' unless defined $answer;
+	chomp $answer;
+	return $answer;
+}
+
+sub forward_to { my ($self, $target) = @_; $self->ask("target $target"); return; }
+sub rule { my ($self, $rule, $kind) = @_; $self->ask("rule $rule " . (defined $kind ? $kind : -1)); return; }
+sub hits { my ($self) = @_; return $self->ask('hits'); }
+
+#
+# The process
+#
+
+sub serve
+{
+	my ($self, $listener, $control) = @_;
+
+	$self->{select} = IO::Select->new($listener, $control);
+	for (;;)
+	{
+		foreach my $socket ($self->{select}->can_read)
+		{
+			if ($socket == $listener) { $self->accept_from($listener); }
+			elsif ($socket == $control)
+			{
+				# commands are single lines, and answered before the next one comes
+				return unless sysread $control, my $line, 1000;
+				print $control $self->obey(split ' ', $line), "\n";
+			}
+			elsif ($self->{connection}->{$socket}) { $self->read_from($socket); }
+		}
+	}
+}
+
+sub obey
+{
+	my ($self, $command, @arguments) = @_;
+
+	if ($command eq 'target') { ($self->{target}) = @arguments; }
+	elsif ($command eq 'rule')
+	{
+		@$self{qw(rule kind)} = @arguments;
+		$self->{hits} = 0;
+	}
+	return $self->{hits};
+}
+
+sub accept_from
+{
+	my ($self, $listener) = @_;
+	my $client = $listener->accept or return;
+	my $broker = $self->{target} && IO::Socket::INET->new(PeerAddr => $self->{target}) or return;
+	my $connection = { client => $client, broker => $broker, requests => '' };
+
+	$self->{connection}->{$_} = $connection foreach $client, $broker;
+	$self->{select}->add($client, $broker);
+	return;
+}
+
+sub read_from
+{
+	my ($self, $socket) = @_;
+	my $connection = $self->{connection}->{$socket};
+
+	return $self->end($connection) unless sysread $socket, my $bytes, 65536;
+	if ($socket == $connection->{client}) { $self->requests($connection, $bytes); }
+	elsif ($connection->{cut_answer})
+	{
+		$self->put($connection, 'client', substr $bytes, 0, length($bytes) / 2);
+		$self->end($connection);
+	}
+	elsif (!$connection->{deaf}) { $self->put($connection, 'client', $bytes); }
+	return;
+}
+
+# Passes on whole requests, one at a time.
+sub requests
+{
+	my ($self, $connection, $bytes) = @_;
+
+	$connection->{requests} .= $bytes;
+	while (!$connection->{dumb} && length $connection->{requests} >= 6)
+	{
+		my ($length, $kind) = unpack 'N n', $connection->{requests};
+
+		return if length $connection->{requests} < 4 + $length;
+		my $request = substr $connection->{requests}, 0, 4 + $length, '';
+		my $rule = $kind == $self->{kind} ? $self->{rule} : 'pass';
+
+		$self->{hits}++ if $rule ne 'pass';
+		if ($rule eq 'cut-request')
+		{
+			$self->put($connection, 'broker', substr $request, 0, length($request) / 2);
+			return $self->end($connection);
+		}
+		if ($rule eq 'lose-request')
+		{
+			$connection->{dumb} = 1;
+			return;
+		}
+		$connection->{deaf} = 1 if $rule eq 'lose-answer';
+		$connection->{cut_answer} = 1 if $rule eq 'cut-answer';
+		$self->put($connection, 'broker', $request);
+	}
+	$connection->{requests} = '' if $connection->{dumb};
+	return;
+}
+
+sub put
+{
+	my ($self, $connection, $side, $bytes) = @_;
+
+	while (length $bytes)
+	{
+		my $n = syswrite $connection->{$side}, $bytes;
+		return unless $n;    # that side has gone; its end is read soon
+		substr $bytes, 0, $n, '';
+	}
+	return;
+}
+
+sub end
+{
+	my ($self, $connection) = @_;
+
+	foreach my $side (qw(client broker))
+	{
+		$self->{select}->remove($connection->{$side});
+		delete $self->{connection}->{ $connection->{$side} };
+		close $connection->{$side};
+	}
+	return;
+}
+
+1;
