@@ -546,24 +546,25 @@ check_publication_names(const char *renamed)
 	}
 }
 
-/* Names of tables have changed, or the tables of a user's publication: no two may share a topic now. */
+/*
+ * Names of tables have changed, or the tables of this publication (NULL: of
+ * any): no two may share a topic now.  The pipelines' own publications are not
+ * meant: create_pipeline() checks what it puts there, once for all.
+ */
 static void
-check_all_topics(bool of_publication)
+check_all_topics(const char *publication)
 {
 	static TkStatement find = {
-		"SELECT pipeline_id FROM kafka.pipeline p WHERE NOT dropping AND " AT_HOME, 0, {0}, NULL
+		"SELECT pipeline_id FROM kafka.pipeline p WHERE NOT dropping AND ($1::text IS NULL OR publication = $1::name) "
+		"AND " AT_HOME, 1, {TEXTOID}, NULL
 	};
-	static TkStatement find_users = {
-		"SELECT pipeline_id FROM kafka.pipeline p JOIN pg_catalog.pg_event_trigger_ddl_commands() c "
-		"ON c.classid = 'pg_catalog.pg_publication'::pg_catalog.regclass AND c.objid = p.publication_oid "
-		"WHERE NOT dropping AND " AT_HOME, 0, {0}, NULL
-	};
+	Datum		value = publication ? CStringGetTextDatum(publication) : (Datum) 0;
 	uint64		n;
 	SPITupleTable *rows;
 
 	if (tk_shared == NULL)
 		return;					/* not preloaded: nothing runs */
-	n = tk_execute(of_publication ? &find_users : &find, NULL, NULL, false);
+	n = tk_execute(&find, &value, publication ? NULL : "n", false);
 	rows = SPI_tuptable;
 	for (uint64 row = 0; row < n; row++)
 	{
@@ -640,13 +641,13 @@ tk_on_alter(PG_FUNCTION_ARGS)
 				check_publication_names(strVal(((RenameStmt *) stmt)->object));
 			(void) tk_execute(&follow_servers, NULL, NULL, false);
 			check_keys();
-			check_all_topics(false);
+			check_all_topics(NULL);
 			break;
 		case T_AlterObjectSchemaStmt:
-			check_all_topics(false);
+			check_all_topics(NULL);
 			break;
 		case T_AlterPublicationStmt:
-			check_all_topics(true);
+			check_all_topics(((AlterPublicationStmt *) stmt)->pubname);
 			break;
 		case T_AlterTableStmt:
 			check_keys();

@@ -180,6 +180,31 @@ database_exists(Oid database)
 	return exists;
 }
 
+/*
+ * Can it be connected to?  One that can't is left alone until somebody changes
+ * that; -2 is what an interrupted DROP DATABASE leaves.
+ */
+static bool
+database_is_open(Oid database)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	HeapTuple	tuple;
+	bool		open = false;
+
+	StartTransactionCommand();
+	tuple = SearchSysCache1(DATABASEOID, ObjectIdGetDatum(database));
+	if (HeapTupleIsValid(tuple))
+	{
+		Form_pg_database form = (Form_pg_database) GETSTRUCT(tuple);
+
+		open = form->datallowconn && form->datconnlimit != -2;
+		ReleaseSysCache(tuple);
+	}
+	CommitTransactionCommand();
+	MemoryContextSwitchTo(caller);
+	return open;
+}
+
 /* Takes over what others asked for. */
 static void
 collect_requests(void)
@@ -213,12 +238,14 @@ send_scout(TimestampTz now)
 		scout = NULL;
 
 		/* One that failed proves nothing: once more, after the others. */
-		if (tk_shared->scouted != scout_database && database_exists(scout_database))
+		if (tk_shared->scouted != scout_database)
 		{
 			to_scout = list_append_unique_oid(to_scout, scout_database);
 			scout_retry_at = TimestampTzPlusMilliseconds(now, BACKOFF_FIRST_MS);
 		}
 	}
+	while (to_scout != NIL && !database_is_open(linitial_oid(to_scout)))
+		to_scout = list_delete_first(to_scout);
 	if (to_scout == NIL || now < scout_retry_at)
 		return;
 	database = linitial_oid(to_scout);

@@ -33,8 +33,10 @@
 #include "replication/walsender.h"
 #include "replication/walsender_private.h"
 #include "storage/proc.h"
+#include "utils/inval.h"
 #include "utils/memutils.h"
 #include "utils/resowner.h"
+#include "utils/syscache.h"
 
 #include "pg_compat.h"
 #include "wal_source.h"
@@ -224,6 +226,17 @@ plugin_options(const char *publications)
 					  makeDefElem("messages", (Node *) makeString("true"), -1));
 }
 
+/*
+ * A schema was renamed, in the past that is decoded.  Up to 15 pgoutput doesn't
+ * take notice and would go on with the old name, until something else happens
+ * to the table: let it describe its tables anew, as for a changed publication.
+ */
+static void
+schema_changes(Datum arg, int cache, uint32 hash)
+{
+	CallSyscacheCallbacks(PUBLICATIONRELMAP, 0);
+}
+
 void
 tk_wal_open(MemoryContext context, XLogRecPtr start, const char *publications, TkWalMessage callback)
 {
@@ -231,6 +244,7 @@ tk_wal_open(MemoryContext context, XLogRecPtr start, const char *publications, T
 
 	message_callback = callback;
 	source_context = context;
+	CacheRegisterSyscacheCallback(NAMESPACEOID, schema_changes, (Datum) 0);
 	StartTransactionCommand();
 	MemoryContextSwitchTo(context);
 	decoding = CreateDecodingContext(start, plugin_options(publications), false,
