@@ -58,10 +58,10 @@
 #define MISSING_TOPIC_AFTER_US INT64CONST(10000000)
 
 /*
- * With nothing else to do, the acknowledgements are waited for here, for so long; handing them to the thread and
- * back would only take time.
+ * With nothing to read meanwhile, the broker is waited for here first, for so long: handing a task to the thread and
+ * back takes time and CPU.
  */
-#define FLUSH_HERE_MS 5
+#define HERE_MS 20
 
 /* One call of the thread; then interrupts and deadlines are looked at. */
 #define TASK_SLICE_MS 200
@@ -724,12 +724,24 @@ start_task(TkProducerTask task)
 				 errmsg("could not start a thread: %m")));
 }
 
-static void
+/* Begins a task.  True: it is done already, here, where there was nothing else to do. */
+static bool
 begin_task(TkProducerTask task)
 {
+	static const TkKafkaWait here = {HERE_MS, NULL};
+	TkProducer *producer = tk_pipeline.producers[tk_pipeline.closing_producer];
+	TkKafkaError ignored;
+
 	task_begun_us = tk_now_us();
 	task_repeated = false;
+	if (tk_pipeline.closing_dry &&
+		(task == TK_PRODUCER_FLUSH ? tk_producer_flush(producer, &here, &ignored) :
+		 tk_producer_commit(producer, &here, &ignored)) == TK_KAFKA_OK)
+		return true;
+
+	/* Not in time; or it has failed, and will say so again. */
 	start_task(task);
+	return false;
 }
 
 /* Sleeps until a task ends, somebody sets the latch, or the time is over. */
@@ -987,7 +999,8 @@ advance_closing(TkCheckpointState until)
 		tk_append_all();		/* what has gathered meanwhile is on its way while we write */
 		prepare_committable();
 		TK_FAILPOINT(BEFORE_KAFKA_COMMIT);
-		begin_task(TK_PRODUCER_COMMIT);
+		if (begin_task(TK_PRODUCER_COMMIT))
+			committed();
 	}
 	if (p->closing.state == TK_CHECKPOINT_PREPARED && task_done(TK_PRODUCER_COMMIT, until > TK_CHECKPOINT_PREPARED))
 		committed();
@@ -1022,8 +1035,6 @@ static void
 trigger_checkpoint(XLogRecPtr read_lsn, bool dry)
 {
 	TkPipeline *p = &tk_pipeline;
-	static const TkKafkaWait here = {FLUSH_HERE_MS, NULL};
-	TkKafkaError error;
 
 	/* At most one is on its way: the one before must be settled before this one is prepared. */
 	advance_closing(TK_CHECKPOINT_COMMITTED);
@@ -1042,14 +1053,13 @@ trigger_checkpoint(XLogRecPtr read_lsn, bool dry)
 
 	p->closing = p->checkpoint;
 	p->closing_attempt = p->attempt;
+	p->closing_dry = dry;
 	begin_closing(tk_now_us() + (int64) p->options->checkpoint_timeout * 1000);
 	tk_checkpoint_next(&p->checkpoint);
 	p->attempt = 1;
 
-	if (dry && tk_producer_flush(p->producers[p->closing_producer], &here, &error) == TK_KAFKA_OK)
+	if (begin_task(TK_PRODUCER_FLUSH))
 		acknowledged();
-	else
-		begin_task(TK_PRODUCER_FLUSH);
 	advance_closing(TK_CHECKPOINT_NONE);
 }
 

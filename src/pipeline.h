@@ -62,6 +62,7 @@ typedef struct TkPipeline
 	int			closing_attempt;
 	int			closing_producer;
 	int64		closing_deadline;	/* µs */
+	bool		closing_dry;	/* when it was triggered there was nothing more to read */
 	TimestampTz triggered_at;
 
 	TkCheckpointPolicy policy;
