@@ -19,12 +19,14 @@ REGRESS = $(patsubst sql/%.sql,%,$(sort $(wildcard sql/*.sql)))
 PG_CONFIG ?= pg_config
 RDKAFKA_LIBS := $(or $(shell pkg-config --libs rdkafka 2>/dev/null),-lrdkafka)
 RDKAFKA_CFLAGS := $(shell pkg-config --cflags rdkafka 2>/dev/null)
+OPENSSL_LIBS := $(or $(shell pkg-config --libs openssl 2>/dev/null),-lssl -lcrypto)
+OPENSSL_CFLAGS := $(shell pkg-config --cflags openssl 2>/dev/null)
 
-SHLIB_LINK = $(RDKAFKA_LIBS)
+SHLIB_LINK = $(RDKAFKA_LIBS) $(OPENSSL_LIBS)
 # -Wno-unused-parameter: callbacks have the parameters that PostgreSQL and librdkafka give them
 WARNINGS = -Wall -Wextra -Wno-unused-parameter $(if $(WERROR),-Werror)
 # -isystem: warnings are about our code, not about PostgreSQL's headers
-PG_CPPFLAGS = -isystem $(shell $(PG_CONFIG) --includedir-server) $(RDKAFKA_CFLAGS) $(if $(FAILPOINTS),-DTK_FAILPOINTS)
+PG_CPPFLAGS = -isystem $(shell $(PG_CONFIG) --includedir-server) $(RDKAFKA_CFLAGS) $(OPENSSL_CFLAGS) $(if $(FAILPOINTS),-DTK_FAILPOINTS)
 PG_CFLAGS = $(WARNINGS)
 # no bitcode for the JIT: nothing here is called per row of a query
 override with_llvm = no
@@ -57,7 +59,7 @@ PURE = $(filter-out $(shell grep -l '^#include "postgres.h"' src/*.c),$(wildcard
 PURE_OBJS = $(PURE:src/%.c=$(UNIT)/%.o)
 UNIT_TESTS = $(patsubst test/unit/%.c,$(UNIT)/%,$(sort $(wildcard test/unit/test_*.c)))
 UNIT_CFLAGS = -std=gnu99 -g -O1 -fsanitize=address,undefined -fno-sanitize-recover=undefined \
-	-fno-omit-frame-pointer $(WARNINGS) -Werror -Wdeclaration-after-statement -Isrc $(RDKAFKA_CFLAGS)
+	-fno-omit-frame-pointer $(WARNINGS) -Werror -Wdeclaration-after-statement -Isrc $(RDKAFKA_CFLAGS) $(OPENSSL_CFLAGS)
 
 unit: $(UNIT_TESTS)
 	@for t in $(UNIT_TESTS); do echo "# $$t"; $$t || failed=1; done; [ -z "$$failed" ]
@@ -65,7 +67,7 @@ unit: $(UNIT_TESTS)
 unit-programs: $(UNIT_TESTS)
 
 $(UNIT_TESTS): $(UNIT)/test_%: test/unit/test_%.c $(PURE_OBJS) $(wildcard test/unit/*.h)
-	$(CC) $(UNIT_CFLAGS) -Itest/unit -MMD -MP -MF $@.d -MT $@ -o $@ $< $(PURE_OBJS) $(RDKAFKA_LIBS) -lpthread -lm
+	$(CC) $(UNIT_CFLAGS) -Itest/unit -MMD -MP -MF $@.d -MT $@ -o $@ $< $(PURE_OBJS) $(RDKAFKA_LIBS) $(OPENSSL_LIBS) -lpthread -lm
 
 $(PURE_OBJS): $(UNIT)/%.o: src/%.c
 	@mkdir -p $(UNIT)
