@@ -72,6 +72,13 @@ CREATE TABLE kafka.checkpoint (
 	triggered_at timestamptz,
 	prepared_at timestamptz NOT NULL,
 	committed_at timestamptz,
+	-- the Kafka transaction, as its coordinator described it; NULL: it did not
+	producer_id bigint,
+	producer_epoch integer,
+	kafka_start_ms bigint,				-- since 1970, by Kafka's clock
+	-- what a start made of a row that it found prepared
+	outcome text CHECK (outcome IN ('redriven', 'already_committed', 'replayed')),
+	outcome_reason text,
 	PRIMARY KEY (pipeline_id, ring)
 ) WITH (fillfactor = 50);
 
@@ -249,7 +256,8 @@ CREATE VIEW kafka.checkpoints WITH (security_barrier) AS
 SELECT p.name AS pipeline, c.checkpoint_id, c.attempt,
 	CASE WHEN c.state = 'prepared' AND c.checkpoint_id <= l.checkpoint_id THEN 'committed' ELSE c.state END AS state,
 	c.transactional_id, c.timeline, c.start_lsn, c.end_lsn, c.transactions, c.records, c.bytes,
-	c.triggered_at, c.prepared_at, c.committed_at
+	c.triggered_at, c.prepared_at, c.committed_at, c.producer_id, c.producer_epoch,
+	pg_catalog.to_timestamp(c.kafka_start_ms / 1000.0) AS kafka_started_at, c.outcome, c.outcome_reason
 FROM kafka.pipeline p
 	JOIN kafka.checkpoint c USING (pipeline_id)
 	LEFT JOIN kafka.live() l USING (pipeline_id)

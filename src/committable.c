@@ -61,12 +61,17 @@ enum
 	COLUMN_TRIGGERED_AT,
 	COLUMN_PREPARED_AT,
 	COLUMN_COMMITTED_AT,
-	COLUMNS = COLUMN_COMMITTED_AT
+	COLUMN_PRODUCER_ID,
+	COLUMN_PRODUCER_EPOCH,
+	COLUMN_KAFKA_START_MS,
+	COLUMN_OUTCOME,
+	COLUMN_OUTCOME_REASON,
+	COLUMNS = COLUMN_OUTCOME_REASON
 };
 
 static const Oid column_types[COLUMNS] = {
 	INT4OID, INT4OID, INT8OID, INT4OID, TEXTOID, TEXTOID, INT4OID, LSNOID, LSNOID, INT8OID, INT8OID, INT8OID,
-	TIMESTAMPTZOID, TIMESTAMPTZOID, TIMESTAMPTZOID
+	TIMESTAMPTZOID, TIMESTAMPTZOID, TIMESTAMPTZOID, INT8OID, INT4OID, INT8OID, TEXTOID, TEXTOID
 };
 
 static Oid	table_oid = InvalidOid;
@@ -213,7 +218,7 @@ tk_committable_mark(int32 pipeline_id, int retained, int64 checkpoint_id, Timest
 
 void
 tk_committable_prepare(int32 pipeline_id, int retained, const TkCheckpoint *checkpoint, int attempt,
-					   const char *transactional_id, TimeLineID timeline,
+					   const TkKafkaTransaction * transaction, TimeLineID timeline,
 					   TimestampTz triggered_at, TimestampTz previous_committed_at)
 {
 	Relation	rel = open_table();
@@ -222,6 +227,7 @@ tk_committable_prepare(int32 pipeline_id, int retained, const TkCheckpoint *chec
 	HeapTuple	row;
 	Datum		values[COLUMNS];
 	bool		nulls[COLUMNS] = {0};
+	bool		isnull;
 
 	/* Two rows: with a ring of one, this would be one row changed twice by one command. */
 	Assert(retained >= 2);
@@ -233,7 +239,7 @@ tk_committable_prepare(int32 pipeline_id, int retained, const TkCheckpoint *chec
 	values[COLUMN_CHECKPOINT_ID - 1] = Int64GetDatum(checkpoint->id);
 	values[COLUMN_ATTEMPT - 1] = Int32GetDatum(attempt);
 	values[COLUMN_STATE - 1] = CStringGetTextDatum("prepared");
-	values[COLUMN_TRANSACTIONAL_ID - 1] = CStringGetTextDatum(transactional_id);
+	values[COLUMN_TRANSACTIONAL_ID - 1] = CStringGetTextDatum(transaction->transactional_id);
 	values[COLUMN_TIMELINE - 1] = Int32GetDatum((int32) timeline);
 	values[COLUMN_START_LSN - 1] = LSNGetDatum(checkpoint->start_lsn);
 	values[COLUMN_END_LSN - 1] = LSNGetDatum(checkpoint->end_lsn);
@@ -244,9 +250,22 @@ tk_committable_prepare(int32 pipeline_id, int retained, const TkCheckpoint *chec
 	values[COLUMN_PREPARED_AT - 1] = TimestampTzGetDatum(GetCurrentTimestamp());
 	values[COLUMN_COMMITTED_AT - 1] = (Datum) 0;
 	nulls[COLUMN_COMMITTED_AT - 1] = true;
-	row = heap_form_tuple(RelationGetDescr(rel), values, nulls);
+	values[COLUMN_PRODUCER_ID - 1] = Int64GetDatum(transaction->producer_id);
+	values[COLUMN_PRODUCER_EPOCH - 1] = Int32GetDatum(transaction->epoch);
+	values[COLUMN_KAFKA_START_MS - 1] = Int64GetDatum(transaction->start_ms);
+	nulls[COLUMN_PRODUCER_ID - 1] = !transaction->described;
+	nulls[COLUMN_PRODUCER_EPOCH - 1] = !transaction->described;
+	nulls[COLUMN_KAFKA_START_MS - 1] = !transaction->described;
+	nulls[COLUMN_OUTCOME - 1] = true;
+	nulls[COLUMN_OUTCOME_REASON - 1] = true;
 
+	/* A further attempt keeps what became of the one before. */
 	old = find_row(rel, pipeline_id, ring);
+	if (old != NULL && attempt > 1 &&
+		DatumGetInt64(heap_getattr(old, COLUMN_CHECKPOINT_ID, RelationGetDescr(rel), &isnull)) == checkpoint->id)
+		for (int i = COLUMN_OUTCOME - 1; i < COLUMN_OUTCOME_REASON; i++)
+			values[i] = heap_getattr(old, i + 1, RelationGetDescr(rel), &nulls[i]);
+	row = heap_form_tuple(RelationGetDescr(rel), values, nulls);
 	if (old == NULL)
 		CatalogTupleInsert(rel, row);
 	else
@@ -310,17 +329,48 @@ tk_committable_transactional_ids(int32 pipeline_id)
 	return result;
 }
 
+bool
+tk_committable_prepared(int32 pipeline_id, TkPrepared * result)
+{
+	static TkStatement statement = {
+		"SELECT checkpoint_id, timeline, transactional_id, producer_id, producer_epoch, kafka_start_ms "
+		"FROM kafka.checkpoint WHERE pipeline_id = $1 AND state = 'prepared' ORDER BY checkpoint_id DESC LIMIT 1",
+		1, {INT4OID}, NULL
+	};
+	MemoryContext caller = CurrentMemoryContext;
+	Datum		key = Int32GetDatum(pipeline_id);
+	HeapTuple	tuple;
+	TupleDesc	desc;
+	bool		isnull;
+
+	if (tk_execute(&statement, &key, NULL, false) == 0)
+		return false;
+	tuple = SPI_tuptable->vals[0];
+	desc = SPI_tuptable->tupdesc;
+	result->checkpoint_id = DatumGetInt64(SPI_getbinval(tuple, desc, 1, &isnull));
+	result->timeline = (TimeLineID) DatumGetInt32(SPI_getbinval(tuple, desc, 2, &isnull));
+	result->transaction.transactional_id = MemoryContextStrdup(caller, SPI_getvalue(tuple, desc, 3));
+	result->transaction.producer_id = DatumGetInt64(SPI_getbinval(tuple, desc, 4, &isnull));
+	result->transaction.described = !isnull;
+	result->transaction.epoch = DatumGetInt32(SPI_getbinval(tuple, desc, 5, &isnull));
+	result->transaction.start_ms = DatumGetInt64(SPI_getbinval(tuple, desc, 6, &isnull));
+	return true;
+}
+
 void
-tk_committable_settle(int32 pipeline_id, int64 held)
+tk_committable_settle(int32 pipeline_id, int64 held, bool redriven, const char *reason)
 {
 	static TkStatement statement = {
 		"UPDATE kafka.checkpoint SET state = CASE WHEN checkpoint_id <= $2 THEN 'committed' ELSE 'aborted' END, "
-		"committed_at = CASE WHEN checkpoint_id <= $2 THEN pg_catalog.clock_timestamp() END "
-		"WHERE pipeline_id = $1 AND state = 'prepared'", 2, {INT4OID, INT8OID}, NULL
+		"committed_at = CASE WHEN checkpoint_id <= $2 THEN pg_catalog.clock_timestamp() END, "
+		"outcome = CASE WHEN checkpoint_id > $2 THEN 'replayed' WHEN $3 THEN 'redriven' ELSE 'already_committed' END, "
+		"outcome_reason = $4 WHERE pipeline_id = $1 AND state = 'prepared'", 4, {INT4OID, INT8OID, BOOLOID, TEXTOID}, NULL
 	};
-	Datum		values[2] = {Int32GetDatum(pipeline_id), Int64GetDatum(held)};
+	Datum		values[4] = {Int32GetDatum(pipeline_id), Int64GetDatum(held), BoolGetDatum(redriven), 0};
 
-	tk_execute(&statement, values, NULL, false);
+	if (reason != NULL)
+		values[3] = CStringGetTextDatum(reason);
+	tk_execute(&statement, values, reason ? NULL : "   n", false);
 }
 
 void

@@ -34,16 +34,40 @@ extern void tk_committables_load(int32 pipeline_id, XLogRecPtr confirmed, TkComm
 /* The transactional ids that the rows name: a List of char *. */
 extern List *tk_committable_transactional_ids(int32 pipeline_id);
 
+/* Which Kafka transaction it is. */
+typedef struct TkKafkaTransaction
+{
+	const char *transactional_id;
+	bool		described;		/* false: what follows is not known */
+	int64		producer_id;
+	int32		epoch;
+	int64		start_ms;
+}			TkKafkaTransaction;
+
 /* Step 3: marks the checkpoint before as committed, writes this one as prepared. */
 extern void tk_committable_prepare(int32 pipeline_id, int retained, const TkCheckpoint *checkpoint, int attempt,
-								   const char *transactional_id, TimeLineID timeline,
+								   const TkKafkaTransaction * transaction, TimeLineID timeline,
 								   TimestampTz triggered_at, TimestampTz previous_committed_at);
+
+/* The row that a start finds prepared; false: there is none. */
+typedef struct TkPrepared
+{
+	int64		checkpoint_id;
+	TimeLineID	timeline;
+	TkKafkaTransaction transaction;
+}			TkPrepared;
+
+extern bool tk_committable_prepared(int32 pipeline_id, TkPrepared * result);
 
 /* The lazy mark of an idle pipeline. */
 extern void tk_committable_mark(int32 pipeline_id, int retained, int64 checkpoint_id, TimestampTz committed_at);
 
-/* Recovery: the prepared row up to "held", what Kafka has, is committed, one beyond it is aborted. */
-extern void tk_committable_settle(int32 pipeline_id, int64 held);
+/*
+ * Recovery: the prepared row up to "held", what Kafka has, is committed, one
+ * beyond it is aborted.  redriven: this start has committed its transaction.
+ * reason: why it hasn't (may be NULL).
+ */
+extern void tk_committable_settle(int32 pipeline_id, int64 held, bool redriven, const char *reason);
 
 /* Adopting: a committed row for what Kafka holds, whatever stood there. */
 extern void tk_committable_adopt(int32 pipeline_id, int retained, int64 checkpoint_id, XLogRecPtr end_lsn,

@@ -20,6 +20,8 @@
 	X(RECOVERY_START, "recovery-start") \
 	X(AFTER_SLOT_CREATE, "after-slot-create") \
 	X(AFTER_PROGRESS_READ, "after-progress-read") \
+	X(BEFORE_REDRIVE, "before-redrive") \
+	X(AFTER_REDRIVE, "after-redrive") \
 	X(AFTER_INIT_TRANSACTIONS, "after-init-transactions") \
 	X(BEFORE_DECIDE, "before-decide") \
 	X(AFTER_DECIDE, "after-decide") \

@@ -24,6 +24,7 @@
 #include <time.h>
 
 #include "kafka_internal.h"
+#include "kafka_rpc.h"
 #include "kafka_producer.h"
 
 #define LOG_LINES		64
@@ -43,7 +44,7 @@ static int	log_first;
 static int	log_count;
 static long log_lost;
 
-static long handles_left;		/* atomic: handles whose threads may still run */
+static long threads_left;		/* atomic: handles and threads that may still run */
 
 
 /*
@@ -196,6 +197,12 @@ now_ms(void)
 
 	clock_gettime(CLOCK_MONOTONIC, &now);
 	return (int64_t) now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+void
+tk_count_threads(int change)
+{
+	__atomic_fetch_add(&threads_left, change, __ATOMIC_SEQ_CST);
 }
 
 TkDeadline
@@ -383,7 +390,7 @@ tk_client_open(TkClient *client, rd_kafka_type_t type, rd_kafka_conf_t *conf, co
 				TK_CAUSE_OUT_OF_MEMORY : TK_CAUSE_CONFIGURATION, code, "%s", why);
 		return false;
 	}
-	__atomic_fetch_add(&handles_left, 1, __ATOMIC_SEQ_CST);
+	tk_count_threads(1);
 	rd_kafka_set_log_queue(client->rk, NULL);
 
 	/* Fetching a token is an HTTP request without a bound: not in our thread.  An error means no such mechanism. */
@@ -435,7 +442,7 @@ close_handle(void *arg)
 		rd_kafka_purge(closer->rk,
 					   RD_KAFKA_PURGE_F_QUEUE | RD_KAFKA_PURGE_F_INFLIGHT | RD_KAFKA_PURGE_F_NON_BLOCKING);
 	rd_kafka_destroy_flags(closer->rk, RD_KAFKA_DESTROY_F_NO_CONSUMER_CLOSE);
-	__atomic_fetch_sub(&handles_left, 1, __ATOMIC_SEQ_CST);
+	tk_count_threads(-1);
 
 	pthread_mutex_lock(&closer->mutex);
 	closer->done = true;
@@ -521,7 +528,7 @@ tk_client_close(TkClient *client, bool abort, int timeout_ms)
 bool
 tk_kafka_threads_left(void)
 {
-	return __atomic_load_n(&handles_left, __ATOMIC_SEQ_CST) > 0;
+	return __atomic_load_n(&threads_left, __ATOMIC_SEQ_CST) > 0 || tk_rpc_threads_left();
 }
 
 /*

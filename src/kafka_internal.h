@@ -62,6 +62,9 @@ extern TkKafkaCause tk_cause(int code);
 extern bool tk_is_fenced(int code);
 extern TkKafkaStatus tk_fail_from(TkClient *client, rd_kafka_error_t *from, const char *what, TkKafkaError *error);
 
+/* What tk_kafka_threads_left() asks for. */
+extern void tk_count_threads(int change);
+
 extern TkDeadline tk_deadline(const TkKafkaWait *wait);
 extern int	tk_slice(const TkDeadline *deadline, int limit_ms);
 extern bool tk_is_over(const TkDeadline *deadline);

@@ -89,6 +89,8 @@ struct TkProducer
 	long		unacknowledged;
 	int			failure_code;	/* the first record that failed in this transaction, 0 = none */
 	char		failure[384];
+	TkDescriber *describer;		/* NULL: transactions are not described */
+	bool		asked;			/* about this transaction */
 	TkProducerTopic *topics[TOPIC_BUCKETS];
 	Tasks		tasks;
 };
@@ -160,7 +162,15 @@ on_delivery(rd_kafka_t *rk, const rd_kafka_message_t *message, void *opaque)
 	(void) rk;
 	p->unacknowledged--;
 	if (message->err == 0)
+	{
+		if (!p->asked)
+		{
+			p->asked = true;
+			if (p->describer)
+				tk_describer_ask(p->describer);
+		}
 		return;
+	}
 	/* What an abort throws away is no failure; the real reason is worth more than "purged". */
 	if (p->progress == ABORTING ||
 		(p->failure_code != 0 && !(is_purged(p->failure_code) && !is_purged(message->err))))
@@ -228,6 +238,23 @@ tk_producer_transactional_id(const TkProducer *p)
 	return p->transactional_id;
 }
 
+void
+tk_producer_describe_by(TkProducer *p, TkDescriber * describer)
+{
+	p->describer = describer;
+}
+
+bool
+tk_producer_description(TkProducer *p, int timeout_ms, TkTransactionDescription *description, TkKafkaError *error)
+{
+	if (p->describer == NULL || !p->asked)
+	{
+		tk_fail(error, TK_KAFKA_RETRY, TK_CAUSE_OTHER, 0, "nobody asked");
+		return false;
+	}
+	return tk_describer_answer(p->describer, timeout_ms, description, error);
+}
+
 /*
  * Repeats a resumable call of librdkafka until it has an answer or the wait is
  * over.
@@ -283,6 +310,7 @@ tk_producer_begin(TkProducer *p, TkKafkaError *error)
 		return tk_fail_from(&p->client, result, what_of(p, "begin_transaction", what, sizeof(what)), error);
 	p->progress = OPEN;
 	p->failure_code = 0;
+	p->asked = false;
 	p->client.refused[0] = '\0';
 	return tk_ok(error);
 }
@@ -739,12 +767,16 @@ tk_producer_abort(TkProducer *p, const TkKafkaWait *wait, TkKafkaError *error)
 bool
 tk_producer_destroy(TkProducer *p, bool abort_open, int timeout_ms)
 {
+	const TkKafkaWait wait = {timeout_ms, NULL};
+	TkDeadline	deadline = tk_deadline(&wait);
 	int			i;
 
 	if (p == NULL)
 		return true;
 	if (!end_thread(p, timeout_ms))
 		return false;			/* leaked: the thread looks at it */
+	(void) tk_describer_destroy(p->describer, tk_slice(&deadline, timeout_ms));
+	p->describer = NULL;
 	/* librdkafka waits for every topic handle */
 	for (i = 0; i < TOPIC_BUCKETS; i++)
 	{
@@ -757,7 +789,7 @@ tk_producer_destroy(TkProducer *p, bool abort_open, int timeout_ms)
 			free(topic);
 		}
 	}
-	if (!tk_client_close(&p->client, abort_open, timeout_ms))
+	if (!tk_client_close(&p->client, abort_open, tk_slice(&deadline, timeout_ms)))
 		return false;			/* leaked: librdkafka may still look at it */
 	free(p->transactional_id);
 	free(p);

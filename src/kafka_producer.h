@@ -10,7 +10,7 @@
 #ifndef TK_KAFKA_PRODUCER_H
 #define TK_KAFKA_PRODUCER_H
 
-#include "kafka_client.h"
+#include "kafka_describer.h"
 
 typedef struct TkProducer TkProducer;
 typedef struct TkProducerTopic TkProducerTopic;
@@ -27,6 +27,17 @@ typedef struct TkRecordHeader
 /* Creates the handle and its threads; talks to nobody yet. NULL on error. */
 extern TkProducer *tk_producer_create(const TkKafkaConf *conf, const char *transactional_id,
 									  int transaction_timeout_ms, TkKafkaError *error);
+
+/*
+ * Has the coordinator asked about each transaction, as soon as the broker has
+ * acknowledged its first record.  The describer is the producer's from now on,
+ * and destroyed with it.
+ */
+extern void tk_producer_describe_by(TkProducer *p, TkDescriber * describer);
+
+/* The answer for the open transaction, as tk_describer_answer(). */
+extern bool tk_producer_description(TkProducer *p, int timeout_ms, TkTransactionDescription *description,
+									TkKafkaError *error);
 
 /* InitProducerId: fences every older producer of the id and aborts what it left open. */
 extern TkKafkaStatus tk_producer_init(TkProducer *p, const TkKafkaWait *wait, TkKafkaError *error);

@@ -51,6 +51,13 @@
 /* … for one step of recovery: fencing may wait for a transaction that is just being ended */
 #define RECOVERY_PATIENCE_US INT64CONST(60000000)
 
+/* … for the coordinator to say what has become of a prepared transaction, and to commit it; between two questions */
+#define REDRIVE_PATIENCE_US INT64CONST(10000000)
+#define DECIDING_POLL_MS 20
+
+/* How long a checkpoint waits for its transaction's description; without one it can't be committed after a crash. */
+#define DESCRIPTION_PATIENCE_MS 500
+
 /* A commit slower than this may have an EndTxn on its way twice: librdkafka repeats one after 100 ms (less 20 %). */
 #define SLOW_COMMIT_US INT64CONST(75000)
 
@@ -105,6 +112,22 @@ static bool closing_was_slow;
 /* The fork points of this server's timeline history. */
 static struct TkFork *forks;
 static int	nforks;
+
+/* Sleeps until a task ends, somebody sets the latch, or the time is over. */
+static void
+await_wakeup(long timeout)
+{
+	char		bytes[16];
+	int			events = WaitLatchOrSocket(MyLatch,
+										   WL_LATCH_SET | WL_SOCKET_READABLE | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+										   wake_pipe[0], timeout, PG_WAIT_EXTENSION);
+
+	if (events & WL_SOCKET_READABLE)
+		while (read(wake_pipe[0], bytes, sizeof(bytes)) == (ssize_t) sizeof(bytes))
+			 /* all of them */ ;
+	if (events & WL_LATCH_SET)
+		ResetLatch(MyLatch);
+}
 
 /* ----------------------------------------------------------------
  * Loading
@@ -210,17 +233,37 @@ transactional_id(const char *prefix, int i)
 	return psprintf("%s.%s.%d", prefix, tk_pipeline.definition->name, i);
 }
 
+/* Once a process: what kafka_rpc.c can't do costs a replay at the next start after a crash, no more. */
+static void
+no_redrive(const TkKafkaError *error)
+{
+	static bool logged = false;
+
+	if (!logged)
+		ereport(LOG,
+				(errmsg("pipeline \"%s\" can't ask Kafka about its transactions: %s",
+						NameStr(tk_pipeline.entry->name), error->message),
+				 errdetail("What a crash interrupts between the two commits is sent again instead of being committed.")));
+	logged = true;
+}
+
 /* The handle only: no transactional id is touched by it. */
 static void
 create_producer(int i)
 {
 	TkKafkaError error;
 	char	   *id = transactional_id(tk_pipeline.prefix, i);
+	TkDescriber *describer;
 
 	tk_pipeline.producers[i] = tk_producer_create(tk_pipeline.conf, id, tk_pipeline.options->transaction_timeout, &error);
-	pfree(id);
 	if (tk_pipeline.producers[i] == NULL)
 		tk_kafka_failed("creating a producer", &error);
+	describer = tk_describer_create(tk_pipeline.conf, id, &error);
+	if (describer != NULL)
+		tk_producer_describe_by(tk_pipeline.producers[i], describer);
+	else
+		no_redrive(&error);
+	pfree(id);
 	tk_pipeline.progress_topics[i] = tk_producer_topic(tk_pipeline.producers[i], tk_pipeline.progress_topic, &error);
 	if (tk_pipeline.progress_topics[i] == NULL)
 		tk_kafka_failed("opening the progress topic", &error);
@@ -499,6 +542,132 @@ judge_before_fencing(TkProgress *progress)
 	return found;
 }
 
+/* Is the Kafka transaction that the coordinator describes the one of the row? */
+static bool
+is_same_transaction(const TkKafkaTransaction * row, const TkTransactionDescription *found)
+{
+	return found->producer_id == row->producer_id && found->epoch == row->epoch && found->start_ms == row->start_ms;
+}
+
+/* Asks the coordinator what has become of the prepared row's transaction, until it is decided or open. */
+static bool
+describe_prepared(TkRpc *rpc, const TkPrepared * row, TkTransactionDescription *found, TkKafkaError *error)
+{
+	int64		deadline = tk_now_us() + REDRIVE_PATIENCE_US;
+
+	for (;;)
+	{
+		TkKafkaStatus status = tk_rpc_describe(rpc, row->transaction.transactional_id, &tk_kafka_slice, found, error);
+		bool		deciding = status == TK_KAFKA_OK && found->found &&
+		(found->state == TK_TRANSACTION_PREPARE_COMMIT || found->state == TK_TRANSACTION_PREPARE_ABORT);
+
+		if (status == TK_KAFKA_OK && !deciding)
+			return true;
+		if (status != TK_KAFKA_OK && status != TK_KAFKA_RETRY)
+			return false;
+		if (tk_now_us() >= deadline)
+			return status == TK_KAFKA_OK;
+		if (status == TK_KAFKA_RETRY)
+			(void) tk_kafka_again(status, error, PG_INT64_MAX, "asking about a prepared transaction");
+		else
+		{
+			CHECK_FOR_INTERRUPTS();
+			await_wakeup(DECIDING_POLL_MS);
+		}
+	}
+}
+
+/* Commits it. False: the outcome is not known, or it is refused. */
+static bool
+commit_prepared(TkRpc *rpc, const TkKafkaTransaction * transaction, TkKafkaError *error)
+{
+	int64		deadline = tk_now_us() + REDRIVE_PATIENCE_US;
+	TkKafkaStatus status;
+
+	for (;;)
+	{
+		status = tk_rpc_end(rpc, transaction->transactional_id, transaction->producer_id, (int16_t) transaction->epoch,
+							true, &tk_kafka_slice, error);
+		if (status != TK_KAFKA_RETRY || tk_now_us() >= deadline)
+			return status == TK_KAFKA_OK;
+		(void) tk_kafka_again(status, error, PG_INT64_MAX, "committing a prepared transaction");
+	}
+}
+
+/*
+ * Step 2: the prepared row's Kafka transaction, if it is still open, is
+ * committed over another connection, before step 3 would abort it.  Only a
+ * transaction with the same producer id, epoch and start is that one.  It gives
+ * no verdict: step 4 reads from Kafka what has become of the checkpoint.  Where
+ * this can't be done, the range is produced again: slower, and as right.  An
+ * EndTxn that is still on its way can't meet a later transaction, because step 3
+ * takes a new epoch.
+ */
+static void
+redrive(const TkProgress *progress)
+{
+	TkPipeline *p = &tk_pipeline;
+	TkPrepared	row;
+	TkTransactionDescription found;
+	TkKafkaError error;
+	TkRpc	   *rpc;
+	bool		any;
+
+	p->redriven = false;
+	p->redrive_reason = NULL;
+	tk_transaction_begin();
+	MemoryContextSwitchTo(p->context);
+	any = tk_committable_prepared(p->definition->pipeline_id, &row);
+	tk_transaction_commit();
+	MemoryContextSwitchTo(p->context);
+	if (!any || (progress != NULL && progress->checkpoint >= row.checkpoint_id))
+		return;
+	if (row.timeline != p->timeline)
+		p->redrive_reason = "it was prepared on another timeline";
+	else if (!row.transaction.described)
+		p->redrive_reason = "Kafka had not said which transaction it is";
+	if (p->redrive_reason != NULL)
+		return;
+	rpc = tk_rpc_create(p->conf, &error);
+	if (rpc == NULL)
+	{
+		no_redrive(&error);
+		p->redrive_reason = pstrdup(error.message);
+		return;
+	}
+	PG_TRY();
+	{
+		if (!describe_prepared(rpc, &row, &found, &error))
+			p->redrive_reason = psprintf("Kafka's coordinator could not be asked: %s", error.message);
+		else if (!found.found)
+			p->redrive_reason = "Kafka does not know its transactional id any more";
+		else if (found.state != TK_TRANSACTION_ONGOING)
+			p->redrive_reason = psprintf("its Kafka transaction was not open, but %s",
+										 tk_transaction_state_name(found.state));
+		else if (!is_same_transaction(&row.transaction, &found))
+			p->redrive_reason = "its transactional id has another transaction open";
+		else
+		{
+			TK_FAILPOINT(BEFORE_REDRIVE);
+			if (commit_prepared(rpc, &row.transaction, &error))
+				p->redriven = true;
+			else
+				p->redrive_reason = psprintf("Kafka did not commit its transaction: %s", error.message);
+			TK_FAILPOINT(AFTER_REDRIVE);
+		}
+	}
+	PG_FINALLY();
+	{
+		tk_rpc_destroy(rpc);
+	}
+	PG_END_TRY();
+	ereport(LOG,
+			(errmsg("pipeline \"%s\" found checkpoint " INT64_FORMAT " prepared; its Kafka transaction %s%s",
+					NameStr(p->entry->name), row.checkpoint_id,
+					p->redriven ? "is committed now" : "is not committed by this start: ",
+					p->redriven ? "" : p->redrive_reason)));
+}
+
 /*
  * Step 3: take over every transactional id that may have a transaction open:
  * the pool's, and those that rows, the state row or the progress record name.
@@ -596,7 +765,7 @@ decide(void)
 							 found->checkpoint, found->end_lsn, p->timeline);
 	held = found != NULL ? found->checkpoint : 0;
 	held_end = found != NULL ? found->end_lsn : tk_slot_confirmed();
-	tk_committable_settle(p->definition->pipeline_id, held);
+	tk_committable_settle(p->definition->pipeline_id, held, p->redriven, p->redrive_reason);
 	if (p->accepting)
 	{
 		/* Above all ids that were ever in use, so that nothing older is taken for newer. */
@@ -744,22 +913,6 @@ begin_task(TkProducerTask task)
 	return false;
 }
 
-/* Sleeps until a task ends, somebody sets the latch, or the time is over. */
-static void
-await_wakeup(long timeout)
-{
-	char		bytes[16];
-	int			events = WaitLatchOrSocket(MyLatch,
-										   WL_LATCH_SET | WL_SOCKET_READABLE | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-										   wake_pipe[0], timeout, PG_WAIT_EXTENSION);
-
-	if (events & WL_SOCKET_READABLE)
-		while (read(wake_pipe[0], bytes, sizeof(bytes)) == (ssize_t) sizeof(bytes))
-			 /* all of them */ ;
-	if (events & WL_LATCH_SET)
-		ResetLatch(MyLatch);
-}
-
 /* Is the task done? wait: until it is. */
 static bool
 task_done(TkProducerTask task, bool wait)
@@ -874,11 +1027,7 @@ tk_pipeline_recover(void)
 		create_producer(i);
 	check_progress_topic();
 	found = judge_before_fencing(&progress);	/* 1 */
-
-	/*
-	 * 2: here a prepared row's Kafka transaction, if it is still open, is committed over again.  Without that it
-	 * is aborted by step 3 and its range produced again: slower, and as right.
-	 */
+	redrive(found);				/* 2 */
 	if (lost != NULL)
 		tk_stop_sticky(TK_STATE_SLOT_LOST,
 					   "Transactions may be missing in Kafka. CALL kafka.accept_position() goes on without them.",
@@ -918,17 +1067,36 @@ acknowledged(void)
 	TK_FAILPOINT(AFTER_FLUSH);
 }
 
+/* Which transaction a start would have to commit; it was asked for when the first record was acknowledged. */
+static void
+identify_transaction(TkProducer *producer, TkKafkaTransaction * transaction)
+{
+	TkTransactionDescription found;
+	TkKafkaError error;
+
+	memset(transaction, 0, sizeof(*transaction));
+	transaction->transactional_id = tk_producer_transactional_id(producer);
+	if (!tk_producer_description(producer, DESCRIPTION_PATIENCE_MS, &found, &error) ||
+		!found.found || found.state != TK_TRANSACTION_ONGOING)
+		return;
+	transaction->described = true;
+	transaction->producer_id = found.producer_id;
+	transaction->epoch = found.epoch;
+	transaction->start_ms = found.start_ms;
+}
+
 /* 3: durable before visible. A crash after it leaves a prepared row, which the next start judges. */
 static void
 prepare_committable(void)
 {
 	TkPipeline *p = &tk_pipeline;
+	TkKafkaTransaction transaction;
 
 	TK_FAILPOINT(BEFORE_PREPARE_COMMIT);
+	identify_transaction(p->producers[p->closing_producer], &transaction);
 	tk_write_begin();
 	tk_committable_prepare(p->definition->pipeline_id, p->options->retained_checkpoints, &p->closing,
-						   p->closing_attempt, tk_producer_transactional_id(p->producers[p->closing_producer]),
-						   p->timeline, p->triggered_at, p->committed_at);
+						   p->closing_attempt, &transaction, p->timeline, p->triggered_at, p->committed_at);
 	tk_write_commit();
 	MemoryContextSwitchTo(p->context);
 	checkpoint_move(&p->closing, TK_CHECKPOINT_PREPARED);

@@ -44,6 +44,8 @@ typedef struct TkPipeline
 	char	   *publications;
 	TimeLineID	timeline;
 	uint64		instance;		/* of this start */
+	bool		redriven;		/* this start has committed a prepared checkpoint's Kafka transaction */
+	const char *redrive_reason; /* why it hasn't; NULL: there was no need to */
 	bool		accepting;		/* the operator has said where to go on: no verdict at this start */
 
 	/* Kafka */

@@ -49,10 +49,11 @@ sub by_workload
 	return;
 }
 
-# Recovery, where it matters most: from a checkpoint that is prepared, and that Kafka has or has not committed.
+# Recovery, where it matters most: from a checkpoint that is prepared, and that Kafka has or has not committed (only
+# then it is re-driven).
 sub by_recovery
 {
-	my $where = $action eq 'kill' ? 'after-kafka-commit' : 'after-prepare-commit';
+	my $where = $action eq 'kill' && $point !~ /redrive/ ? 'after-kafka-commit' : 'after-prepare-commit';
 	my $offset = -s $node->logfile;
 	my $pid;
 
@@ -223,8 +224,8 @@ is($state, 'prepared', 'between prepare and Kafka\'s commit: the row says prepar
 cmp_ok(scalar $workload->consume_new('stream', isolation => 'read_uncommitted'), '>', 0, '... the broker has records');
 is(scalar $workload->consume_new('stream'), 0, '... no consumer sees one');
 crash_and_go_on();
-is(query($node, "SELECT state FROM kafka.checkpoints WHERE checkpoint_id = $id"), 'committed',
-	'... the checkpoint is committed after all');
+is(query($node, "SELECT state, attempt, outcome, outcome_reason FROM kafka.checkpoints WHERE checkpoint_id = $id"),
+	'committed|1|redriven|', '... the start has committed the checkpoint\'s transaction');
 
 stand_at('after-kafka-commit');
 my $seen;
@@ -234,8 +235,8 @@ wait_until { $seen = $workload->consume_new('ledger') } 'what Kafka has committe
 is(query($node, "SELECT transactions FROM kafka.checkpoint WHERE checkpoint_id = $id"), $seen,
 	'... consumers see its transactions');
 crash_and_go_on();
-is(query($node, "SELECT state, attempt, transactions FROM kafka.checkpoints WHERE checkpoint_id = $id"),
-	"committed|1|$seen", '... the checkpoint was committed then, and is not made again');
+is(query($node, "SELECT state, attempt, outcome, transactions FROM kafka.checkpoints WHERE checkpoint_id = $id"),
+	"committed|1|already_committed|$seen", '... the checkpoint was committed then, and is not made again');
 
 #
 # All of it
