@@ -218,6 +218,19 @@ AS 'MODULE_PATHNAME', 'tk_live' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION kafka.live() IS
 'what shared memory knows of this database''s pipelines';
 
+CREATE FUNCTION kafka.transactions(OUT pipeline text, OUT server text, OUT transactional_id text, OUT state text,
+	OUT producer_id bigint, OUT producer_epoch integer, OUT started_at timestamptz, OUT timeout interval,
+	OUT partitions integer, OUT orphan boolean)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'tk_transactions' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE COST 100000 ROWS 10;
+COMMENT ON FUNCTION kafka.transactions() IS
+'asks Kafka''s transaction coordinators, each cluster for at most 5 s; see the view kafka.kafka_transactions';
+
+CREATE FUNCTION kafka.end_transaction(transactional_id text, commit boolean) RETURNS text
+AS 'MODULE_PATHNAME', 'tk_end_transaction' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION kafka.end_transaction(text, boolean) IS
+'ends an open Kafka transaction that no live pipeline owns, at once and whatever becomes of the caller''s transaction; returns its state';
+
 --
 -- Views.  A row is for the pipeline's owner, pg_monitor and superusers.
 --
@@ -263,4 +276,21 @@ FROM kafka.pipeline p
 	LEFT JOIN kafka.live() l USING (pipeline_id)
 WHERE pg_catalog.pg_has_role(p.owner, 'USAGE') OR pg_catalog.pg_has_role('pg_monitor', 'USAGE');
 
-GRANT SELECT ON kafka.pipelines, kafka.stat_pipelines, kafka.checkpoints TO PUBLIC;
+-- The function leaves out what the caller may not see; orphans are for pg_monitor and superusers.
+CREATE VIEW kafka.kafka_transactions AS
+SELECT t.pipeline, t.server, t.transactional_id, t.state, t.producer_id, t.producer_epoch, t.started_at,
+	pg_catalog.clock_timestamp() - t.started_at AS age, t.timeout, t.partitions, t.orphan
+FROM kafka.transactions() t;
+COMMENT ON VIEW kafka.kafka_transactions IS
+'what Kafka''s transaction coordinators say of our transactional ids, asked now';
+COMMENT ON COLUMN kafka.kafka_transactions.pipeline IS 'of an orphan: the name in its transactional id';
+COMMENT ON COLUMN kafka.kafka_transactions.state IS
+'Kafka''s word; an open transaction is Ongoing; null: Kafka does not know the transactional id (not used yet, or not for days)';
+COMMENT ON COLUMN kafka.kafka_transactions.started_at IS 'by Kafka''s clock; null: no transaction is open';
+COMMENT ON COLUMN kafka.kafka_transactions.age IS 'by this server''s clock';
+COMMENT ON COLUMN kafka.kafka_transactions.timeout IS 'Kafka aborts a transaction of this age';
+COMMENT ON COLUMN kafka.kafka_transactions.partitions IS 'in the transaction; while it is being ended, those still without a marker';
+COMMENT ON COLUMN kafka.kafka_transactions.orphan IS
+'its transactional id has a prefix of this database''s, but belongs to no pipeline that exists';
+
+GRANT SELECT ON kafka.pipelines, kafka.stat_pipelines, kafka.checkpoints, kafka.kafka_transactions TO PUBLIC;

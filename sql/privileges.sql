@@ -48,6 +48,7 @@ RESET search_path;
 SELECT pipeline, owner, state FROM kafka.pipelines;
 SELECT pipeline, state FROM kafka.stat_pipelines;
 SELECT pipeline, state FROM kafka.checkpoints;
+SELECT DISTINCT pipeline, server, orphan FROM kafka.kafka_transactions;
 
 -- Others see nothing of it and change nothing.
 SET ROLE regress_other;
@@ -55,6 +56,12 @@ SELECT pipeline FROM kafka.pipelines;
 SELECT pipeline FROM kafka.stat_pipelines;
 SELECT pipeline FROM kafka.checkpoints;
 SELECT count(*) FROM kafka.live();
+SELECT count(*) FROM kafka.kafka_transactions;
+SELECT count(*) FROM kafka.transactions();
+SELECT format('pg.%s.%s.regress_own.0', system_identifier, d.oid) AS id
+FROM pg_control_system(), pg_database d WHERE datname = current_database() \gset
+SELECT kafka.end_transaction(:'id', false);
+\echo :SQLSTATE
 CALL kafka.pause('regress_own');
 \echo :SQLSTATE
 CALL kafka.resume('regress_own');
@@ -79,6 +86,8 @@ SET ROLE regress_monitor;
 SELECT pipeline, owner, state FROM kafka.pipelines;
 SELECT pipeline, state FROM kafka.stat_pipelines;
 SELECT pipeline, state FROM kafka.checkpoints;
+SELECT DISTINCT pipeline, server FROM kafka.kafka_transactions WHERE NOT orphan;
+SELECT kafka.end_transaction(:'id', false);
 CALL kafka.pause('regress_own');
 
 -- A member of the owner is the owner.
@@ -86,6 +95,7 @@ SET ROLE regress_member;
 SELECT pipeline, owner, state FROM kafka.pipelines;
 SELECT kafka.alter_pipeline('regress_own', '{"envelope": null}');
 SELECT kafka.wait_for(timeout => '1min');
+SELECT DISTINCT pipeline, orphan FROM kafka.kafka_transactions;
 CALL kafka.pause('regress_own');
 RESET ROLE;
 

@@ -12,7 +12,7 @@
 typedef struct TkTopicRoute
 {
 	char		topic[TK_TOPIC_MAX + 1];	/* hash key */
-	TkProducerTopic *handles[TK_POOL_SIZE]; /* NULL: not made yet */
+	TkProducerTopic *handles[TK_PRODUCERS]; /* NULL: not made yet */
 }			TkTopicRoute;
 
 extern void tk_append_init(void);

@@ -496,11 +496,22 @@ check_no_xid(const char *what)
 				 errhint("COMMIT first.")));
 }
 
-/* Waits until everything up to "target" is committed in Kafka; false at the timeout (-1: none). */
-static bool
-await_covered(TkPipelineEntry *entry, int32 pipeline_id, const char *name, XLogRecPtr target, TimestampTz give_up)
+static void
+raise_lsn(pg_atomic_uint64 *lsn, XLogRecPtr to)
 {
-	bool		covered = false;
+	uint64		old = pg_atomic_read_u64(lsn);
+
+	while (old < to && !pg_atomic_compare_exchange_u64(lsn, &old, to))
+		 /* another session moved it */ ;
+}
+
+/* Waits until everything up to "target" is visible in Kafka; false at the timeout (-1: none). */
+static bool
+await_visible(TkPipelineEntry *entry, int32 pipeline_id, const char *name, XLogRecPtr target, TimestampTz give_up)
+{
+	bool		visible = false;
+
+	raise_lsn(&entry->visible_wanted, target);
 
 	ConditionVariablePrepareToSleep(&entry->changed);
 	for (;;)
@@ -513,8 +524,8 @@ await_covered(TkPipelineEntry *entry, int32 pipeline_id, const char *name, XLogR
 			ereport(ERROR,
 					(errcode(ERRCODE_UNDEFINED_OBJECT),
 					 errmsg("pipeline \"%s\" was dropped", name)));
-		covered = pg_atomic_read_u64(&entry->covered_lsn) >= target;
-		if (covered)
+		visible = pg_atomic_read_u64(&entry->visible_lsn) >= target;
+		if (visible)
 			break;
 		if (tk_state_is_sticky(s.state))
 			report_sticky(name, &s);
@@ -534,7 +545,7 @@ await_covered(TkPipelineEntry *entry, int32 pipeline_id, const char *name, XLogR
 		(void) ConditionVariableTimedSleep(&entry->changed, Min(ms, 1000), PG_WAIT_EXTENSION);
 	}
 	ConditionVariableCancelSleep();
-	return covered;
+	return visible;
 }
 
 static TkPipelineEntry *
@@ -582,7 +593,6 @@ tk_checkpoint(PG_FUNCTION_ARGS)
 	TkPipelineEntry *entry;
 	int32		pipeline_id;
 	XLogRecPtr	target;
-	uint64		wanted;
 	TimestampTz give_up = 0;
 
 	tk_check_server_ready("checkpoint()");
@@ -597,10 +607,8 @@ tk_checkpoint(PG_FUNCTION_ARGS)
 				 errmsg("must be owner of pipeline \"%s\"", name)));
 
 	target = flushed_now();
-	wanted = pg_atomic_read_u64(&entry->wanted_lsn);
-	while (wanted < target && !pg_atomic_compare_exchange_u64(&entry->wanted_lsn, &wanted, target))
-		 /* another session moved it */ ;
-	if (!await_covered(entry, pipeline_id, name, target, give_up))
+	raise_lsn(&entry->wanted_lsn, target);
+	if (!await_visible(entry, pipeline_id, name, target, give_up))
 		ereport(ERROR,
 				(errcode(ERRCODE_QUERY_CANCELED),
 				 errmsg("checkpoint of pipeline \"%s\" was not committed within the timeout", name),
@@ -627,7 +635,7 @@ tk_wait_for(PG_FUNCTION_ARGS)
 		int32		pipeline_id;
 		TkPipelineEntry *entry = entry_by_name(name, &pipeline_id);
 
-		PG_RETURN_BOOL(await_covered(entry, pipeline_id, name, target, give_up));
+		PG_RETURN_BOOL(await_visible(entry, pipeline_id, name, target, give_up));
 	}
 
 	/* All of this database, one after the other. */
@@ -644,7 +652,7 @@ tk_wait_for(PG_FUNCTION_ARGS)
 		name = entry->name;
 		pipeline_id = entry->pipeline_id;
 		LWLockRelease(tk_shared->lock);
-		if (mine && !await_covered(entry, pipeline_id, NameStr(name), target, give_up))
+		if (mine && !await_visible(entry, pipeline_id, NameStr(name), target, give_up))
 			PG_RETURN_BOOL(false);
 	}
 	PG_RETURN_BOOL(true);

@@ -44,6 +44,7 @@ static int	log_first;
 static int	log_count;
 static long log_lost;
 
+static pthread_mutex_t trouble_mutex = PTHREAD_MUTEX_INITIALIZER;
 static long threads_left;		/* atomic: handles and threads that may still run */
 
 
@@ -159,6 +160,8 @@ tk_fail_from(TkClient *client, rd_kafka_error_t *from, const char *what, TkKafka
 	int			code = rd_kafka_error_code(from);
 	TkKafkaCause cause = tk_cause(code);
 	TkKafkaStatus status;
+	char		text[TK_TROUBLE_SIZE];
+	int			trouble;
 
 	if (tk_is_fenced(code))
 		status = TK_KAFKA_FENCED;
@@ -173,9 +176,8 @@ tk_fail_from(TkClient *client, rd_kafka_error_t *from, const char *what, TkKafka
 	else
 		status = TK_KAFKA_FATAL;
 
-	if (cause == TK_CAUSE_TIMED_OUT && client->trouble_code != 0)
-		tk_fail(error, status, tk_cause(client->trouble_code), client->trouble_code, "%s: %s: %s",
-				what, rd_kafka_error_string(from), client->trouble);
+	if (cause == TK_CAUSE_TIMED_OUT && (trouble = tk_client_trouble(client, text)) != 0)
+		tk_fail(error, status, tk_cause(trouble), trouble, "%s: %s: %s", what, rd_kafka_error_string(from), text);
 	else
 		tk_fail(error, status, cause, code, "%s: %s%s", what, rd_kafka_error_string(from),
 				code == RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED ? TK_NEEDS(code, "Write on the topic") :
@@ -237,21 +239,26 @@ tk_is_over(const TkDeadline *deadline)
 
 /* A broker said who we are not: waiting longer doesn't change its mind. */
 bool
-tk_is_hopeless(const TkClient *client)
+tk_is_hopeless(TkClient *client)
 {
-	return tk_cause(client->trouble_code) == TK_CAUSE_AUTHENTICATION;
+	char		text[TK_TROUBLE_SIZE];
+
+	return tk_cause(tk_client_trouble(client, text)) == TK_CAUSE_AUTHENTICATION;
 }
 
 TkKafkaStatus
 tk_gave_up(TkClient *client, const TkDeadline *deadline, const char *what, TkKafkaError *error)
 {
 	int			waited_ms = (int) (now_ms() - deadline->start_ms);
+	char		text[TK_TROUBLE_SIZE];
+	int			trouble;
 
 	if (deadline->wait->interrupted && deadline->wait->interrupted())
 		return tk_fail(error, TK_KAFKA_RETRY, TK_CAUSE_INTERRUPTED, 0, "%s: interrupted", what);
-	if (client->trouble_code != 0)
-		return tk_fail(error, TK_KAFKA_RETRY, tk_cause(client->trouble_code), client->trouble_code,
-					   "%s: not done after %d ms: %s", what, waited_ms, client->trouble);
+	trouble = tk_client_trouble(client, text);
+	if (trouble != 0)
+		return tk_fail(error, TK_KAFKA_RETRY, tk_cause(trouble), trouble, "%s: not done after %d ms: %s", what,
+					   waited_ms, text);
 	return tk_fail(error, TK_KAFKA_RETRY, TK_CAUSE_TIMED_OUT, RD_KAFKA_RESP_ERR__TIMED_OUT,
 				   "%s: no answer after %d ms", what, waited_ms);
 }
@@ -323,19 +330,35 @@ on_error(rd_kafka_t *rk, int code, const char *reason, void *opaque)
 	if (cause != TK_CAUSE_UNREACHABLE && cause != TK_CAUSE_AUTHENTICATION)
 		return;
 	/* "All brokers down" only sums up what came before, and a lost connection often follows a refused password. */
-	if (client->trouble_code != 0 && code == RD_KAFKA_RESP_ERR__ALL_BROKERS_DOWN)
-		return;
-	if (tk_cause(client->trouble_code) == TK_CAUSE_AUTHENTICATION && cause == TK_CAUSE_UNREACHABLE)
-		return;
-	client->trouble_code = code;
-	snprintf(client->trouble, sizeof(client->trouble), "%s", reason);
+	pthread_mutex_lock(&trouble_mutex);
+	if (!(client->trouble_code != 0 && code == RD_KAFKA_RESP_ERR__ALL_BROKERS_DOWN) &&
+		!(tk_cause(client->trouble_code) == TK_CAUSE_AUTHENTICATION && cause == TK_CAUSE_UNREACHABLE))
+	{
+		client->trouble_code = code;
+		snprintf(client->trouble, sizeof(client->trouble), "%s", reason);
+	}
+	pthread_mutex_unlock(&trouble_mutex);
 }
 
 /* A call succeeded: whatever was wrong with a connection is not what stops us. */
 void
 tk_client_healthy(TkClient *client)
 {
+	pthread_mutex_lock(&trouble_mutex);
 	client->trouble_code = 0;
+	pthread_mutex_unlock(&trouble_mutex);
+}
+
+int
+tk_client_trouble(TkClient *client, char text[TK_TROUBLE_SIZE])
+{
+	int			code;
+
+	pthread_mutex_lock(&trouble_mutex);
+	code = client->trouble_code;
+	snprintf(text, TK_TROUBLE_SIZE, "%s", code ? client->trouble : "");
+	pthread_mutex_unlock(&trouble_mutex);
+	return code;
 }
 
 

@@ -11,6 +11,8 @@
 
 #define TK_SLICE_MS		100		/* the longest wait between two looks at interrupted() */
 
+#define TK_TROUBLE_SIZE 384
+
 /*
  * One librdkafka handle.  It is the handle's opaque, so callbacks find it; a
  * struct that has more to remember has it as its first member.
@@ -18,8 +20,8 @@
 typedef struct TkClient
 {
 	rd_kafka_t *rk;
-	int			trouble_code;	/* newest connection error since the last success, 0 = none */
-	char		trouble[384];
+	int			trouble_code;	/* newest connection error since the last success, 0 = none; under a mutex */
+	char		trouble[TK_TROUBLE_SIZE];
 	char		refused[256];	/* a partition that may not join the transaction, from the log */
 } TkClient;
 
@@ -68,13 +70,16 @@ extern void tk_count_threads(int change);
 extern TkDeadline tk_deadline(const TkKafkaWait *wait);
 extern int	tk_slice(const TkDeadline *deadline, int limit_ms);
 extern bool tk_is_over(const TkDeadline *deadline);
-extern bool tk_is_hopeless(const TkClient *client);
+extern bool tk_is_hopeless(TkClient *client);
 extern TkKafkaStatus tk_gave_up(TkClient *client, const TkDeadline *deadline, const char *what,
 								TkKafkaError *error);
 
 extern bool tk_client_open(TkClient *client, rd_kafka_type_t type, rd_kafka_conf_t *conf,
 						   const TkKafkaConf *user, TkKafkaError *error);
 extern void tk_client_healthy(TkClient *client);
+
+/* The newest connection error since the last success: its code (0: none) and text. */
+extern int	tk_client_trouble(TkClient *client, char text[TK_TROUBLE_SIZE]);
 extern bool tk_client_close(TkClient *client, bool abort, int timeout_ms);
 extern TkKafkaStatus tk_client_topic(TkClient *client, rd_kafka_topic_t *topic, const TkDeadline *deadline,
 									 int *partitions, bool *has_leaders, TkKafkaError *error);

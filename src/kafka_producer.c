@@ -23,6 +23,7 @@
  * the true of tk_producer_finished its thread.  The mutex hands it over; its
  * fields need no other care.
  */
+#include <limits.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -256,8 +257,15 @@ tk_producer_description(TkProducer *p, int timeout_ms, TkTransactionDescription 
 }
 
 /*
- * Repeats a resumable call of librdkafka until it has an answer or the wait is
- * over.
+ * Makes one of librdkafka's transactional calls, again after an error that may
+ * pass.
+ *
+ * It gets all the time there is, in one piece, and is not asked to return before
+ * that.  It could be called again and go on, as its documentation says, but
+ * where librdkafka's main thread is slow the answer to a request inside it that
+ * was given up comes later and is taken for that to the next one: a commit then
+ * fails in a state in which it was never, and what follows can abort() the
+ * process (2.0.2, rd_kafka_txn_op_req0).
  */
 static TkKafkaStatus
 call_until(TkProducer *p, rd_kafka_error_t *(*call) (rd_kafka_t *rk, int timeout_ms), const char *name,
@@ -269,22 +277,19 @@ call_until(TkProducer *p, rd_kafka_error_t *(*call) (rd_kafka_t *rk, int timeout
 	what_of(p, name, what, sizeof(what));
 	for (;;)
 	{
-		rd_kafka_error_t *result;
+		rd_kafka_error_t *result = call(p->client.rk, tk_slice(&deadline, INT_MAX));
 		TkKafkaStatus status;
 
-		result = call(p->client.rk, tk_slice(&deadline, TK_SLICE_MS));
-		rd_kafka_poll(p->client.rk, 0);
 		if (result == NULL)
 		{
 			tk_client_healthy(&p->client);
 			return tk_ok(error);
 		}
-		if (rd_kafka_error_code(result) == RD_KAFKA_RESP_ERR__TIMED_OUT && rd_kafka_error_is_retriable(result))
+		if (rd_kafka_error_code(result) == RD_KAFKA_RESP_ERR__TIMED_OUT && tk_is_over(&deadline))
 		{
 			rd_kafka_error_destroy(result);
-			if (tk_is_over(&deadline) || tk_is_hopeless(&p->client))
-				return tk_gave_up(&p->client, &deadline, what, error);
-			continue;
+			rd_kafka_poll(p->client.rk, 0); /* for the reason */
+			return tk_gave_up(&p->client, &deadline, what, error);
 		}
 		status = tk_fail_from(&p->client, result, what, error);
 		if (status != TK_KAFKA_RETRY || tk_is_over(&deadline))
@@ -534,6 +539,8 @@ TkKafkaStatus
 tk_producer_health(TkProducer *p, TkKafkaError *error)
 {
 	TkKafkaStatus status;
+	char		text[TK_TROUBLE_SIZE];
+	int			trouble;
 
 	if (p->failure_code == 0 && rd_kafka_fatal_error(p->client.rk, NULL, 0) == 0)
 		return TK_KAFKA_OK;
@@ -548,9 +555,8 @@ tk_producer_health(TkProducer *p, TkKafkaError *error)
 	if (tk_is_fenced(p->failure_code))
 		return tk_fail(error, TK_KAFKA_FENCED, TK_CAUSE_OTHER, p->failure_code, "transactional id \"%s\": %s",
 					   p->transactional_id, p->failure);
-	if (tk_cause(p->failure_code) == TK_CAUSE_TIMED_OUT && p->client.trouble_code != 0)
-		return tk_fail(error, TK_KAFKA_ABORT, tk_cause(p->client.trouble_code), p->failure_code, "%s: %s",
-					   p->failure, p->client.trouble);
+	if (tk_cause(p->failure_code) == TK_CAUSE_TIMED_OUT && (trouble = tk_client_trouble(&p->client, text)) != 0)
+		return tk_fail(error, TK_KAFKA_ABORT, tk_cause(trouble), p->failure_code, "%s: %s", p->failure, text);
 	return tk_fail(error, TK_KAFKA_ABORT, tk_cause(p->failure_code), p->failure_code, "%s", p->failure);
 }
 
@@ -609,7 +615,7 @@ run_tasks(void *arg)
 	pthread_mutex_lock(&tasks->mutex);
 	for (;;)
 	{
-		TkKafkaStatus status;
+		TkKafkaStatus status = TK_KAFKA_FATAL;
 		ssize_t		ignored;
 
 		while (tasks->state != GIVEN && !tasks->quit)
@@ -618,10 +624,18 @@ run_tasks(void *arg)
 			break;
 		pthread_mutex_unlock(&tasks->mutex);
 
-		if (tasks->task == TK_PRODUCER_FLUSH)
-			status = tk_producer_flush(p, &tasks->wait, &tasks->error);
-		else
-			status = tk_producer_commit(p, &tasks->wait, &tasks->error);
+		switch (tasks->task)
+		{
+			case TK_PRODUCER_INIT:
+				status = tk_producer_init(p, &tasks->wait, &tasks->error);
+				break;
+			case TK_PRODUCER_FLUSH:
+				status = tk_producer_flush(p, &tasks->wait, &tasks->error);
+				break;
+			case TK_PRODUCER_COMMIT:
+				status = tk_producer_commit(p, &tasks->wait, &tasks->error);
+				break;
+		}
 
 		pthread_mutex_lock(&tasks->mutex);
 		tasks->status = status;
@@ -702,6 +716,27 @@ tk_producer_finished(TkProducer *p, TkKafkaStatus *status, TkKafkaError *error)
 	tasks->state = NO_TASK;
 	pthread_mutex_unlock(&tasks->mutex);
 	return true;
+}
+
+/*
+ * Nobody else serves callbacks during the two calls that block.  No record is on
+ * its way then, so only trouble with connections is reported.
+ */
+void
+tk_producer_trouble(TkProducer *p, TkProducerTask task, TkKafkaError *error)
+{
+	char		text[TK_TROUBLE_SIZE];
+	int			trouble;
+
+	if (task != TK_PRODUCER_FLUSH)
+		rd_kafka_poll(p->client.rk, 0);
+	trouble = tk_client_trouble(&p->client, text);
+	if (trouble != 0)
+		tk_fail(error, TK_KAFKA_RETRY, tk_cause(trouble), trouble, "transactional id \"%s\": %s",
+				p->transactional_id, text);
+	else
+		tk_fail(error, TK_KAFKA_RETRY, TK_CAUSE_TIMED_OUT, RD_KAFKA_RESP_ERR__TIMED_OUT,
+				"transactional id \"%s\": no answer yet", p->transactional_id);
 }
 
 /* False: it is still at something, and needs the producer. */
@@ -848,10 +883,11 @@ static TkKafkaStatus
 admin_failed(TkProducer *p, int code, const char *text, const char *needs, const char *what, TkKafkaError *error)
 {
 	TkKafkaCause cause = tk_cause(code);
+	char		reason[TK_TROUBLE_SIZE];
+	int			trouble;
 
-	if (cause == TK_CAUSE_TIMED_OUT && p->client.trouble_code != 0)
-		return tk_fail(error, TK_KAFKA_RETRY, tk_cause(p->client.trouble_code), p->client.trouble_code,
-					   "%s: %s: %s", what, text, p->client.trouble);
+	if (cause == TK_CAUSE_TIMED_OUT && (trouble = tk_client_trouble(&p->client, reason)) != 0)
+		return tk_fail(error, TK_KAFKA_RETRY, tk_cause(trouble), trouble, "%s: %s: %s", what, text, reason);
 	if (cause == TK_CAUSE_AUTHORIZATION || cause == TK_CAUSE_CONFIGURATION)
 		return tk_fail(error, TK_KAFKA_FATAL, cause, code, "%s: %s%s", what, text,
 					   cause == TK_CAUSE_AUTHORIZATION ? needs : "");

@@ -39,7 +39,11 @@ extern void tk_producer_describe_by(TkProducer *p, TkDescriber * describer);
 extern bool tk_producer_description(TkProducer *p, int timeout_ms, TkTransactionDescription *description,
 									TkKafkaError *error);
 
-/* InitProducerId: fences every older producer of the id and aborts what it left open. */
+/*
+ * InitProducerId: fences every older producer of the id and aborts what it left
+ * open.  init, commit and abort block for as long as the wait says, also when
+ * interrupted(): in a process that must react, call them by a task.
+ */
 extern TkKafkaStatus tk_producer_init(TkProducer *p, const TkKafkaWait *wait, TkKafkaError *error);
 
 extern TkKafkaStatus tk_producer_begin(TkProducer *p, TkKafkaError *error);
@@ -89,21 +93,25 @@ extern long tk_producer_unacknowledged(const TkProducer *p);
 extern TkKafkaStatus tk_producer_commit(TkProducer *p, const TkKafkaWait *wait, TkKafkaError *error);
 
 /*
- * Flush or commit by a thread of the producer's own, while the caller does
+ * These calls by a thread of the producer's own, while the caller does
  * something else.  From start to the true of finished() the producer is the
- * thread's: nothing but finished() and destroy may be called.  The result is
- * that of the call above, made with timeout_ms and without interrupted(): after
- * RETRY, start it again.  A byte is written to wake_fd (non-blocking) at its
- * end.  start: false when there can be no thread; then call it directly.
+ * thread's: nothing but finished(), trouble() and destroy may be called.  The
+ * result is that of the call, made with timeout_ms and without interrupted().
+ * A byte is written to wake_fd (non-blocking) at its end.  start: false when
+ * there can be no thread.
  */
 typedef enum TkProducerTask
 {
+	TK_PRODUCER_INIT,
 	TK_PRODUCER_FLUSH,
 	TK_PRODUCER_COMMIT
 }			TkProducerTask;
 
 extern bool tk_producer_start(TkProducer *p, TkProducerTask task, int timeout_ms, int wake_fd);
 extern bool tk_producer_finished(TkProducer *p, TkKafkaStatus *status, TkKafkaError *error);
+
+/* Meanwhile: what the connections are in trouble with, as a RETRY. */
+extern void tk_producer_trouble(TkProducer *p, TkProducerTask task, TkKafkaError *error);
 
 extern TkKafkaStatus tk_producer_abort(TkProducer *p, const TkKafkaWait *wait, TkKafkaError *error);
 

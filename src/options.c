@@ -65,6 +65,8 @@ static const OptionSpec pipeline_specs[] = {
 	{"checkpoint_timeout", OPTION_DURATION, PIPELINE(checkpoint_timeout), 1000, INT_MAX},
 	{"checkpoint_max_records", OPTION_INT, PIPELINE(checkpoint_max_records), 1, INT_MAX},
 	{"checkpoint_max_bytes", OPTION_SIZE, PIPELINE(checkpoint_max_bytes), 1024, INT64CONST(1) << 40},
+	{"max_concurrent_checkpoints", OPTION_INT, PIPELINE(max_concurrent_checkpoints), 1, TK_MAX_CONCURRENT_CHECKPOINTS},
+	{"tolerable_failed_checkpoints", OPTION_INT, PIPELINE(tolerable_failed_checkpoints), -1, INT_MAX},
 	{"retained_checkpoints", OPTION_INT, PIPELINE(retained_checkpoints), 2, 10000},
 	{"transactional_id_prefix", OPTION_PREFIX, PIPELINE(transactional_id_prefix), 1, TK_PREFIX_MAX},
 	{"transaction_timeout", OPTION_DURATION, PIPELINE(transaction_timeout), 1000, INT_MAX},
@@ -397,6 +399,8 @@ tk_parse_pipeline_options(Jsonb *options, const char *what)
 	result->checkpoint_timeout = 10 * 60 * 1000;
 	result->checkpoint_max_records = 1000000;
 	result->checkpoint_max_bytes = INT64CONST(1024) * 1024 * 1024;
+	result->max_concurrent_checkpoints = 1;
+	result->tolerable_failed_checkpoints = -1;
 	result->retained_checkpoints = 100;
 	result->transaction_timeout = 15 * 60 * 1000;
 	result->envelope = &tk_encoder_debezium;

@@ -23,12 +23,17 @@
 /* "insert" … for bit 1 << i; also pgoutput's publish flags. */
 extern const char *const tk_operation_names[TK_OPERATIONS];
 
+/* Each has a producer of its own, with its threads. */
+#define TK_MAX_CONCURRENT_CHECKPOINTS 7
+
 typedef struct TkPipelineOptions
 {
 	int			checkpoint_interval;	/* ms */
 	int			checkpoint_timeout; /* ms */
 	int			checkpoint_max_records;
 	int64		checkpoint_max_bytes;
+	int			max_concurrent_checkpoints;
+	int			tolerable_failed_checkpoints;	/* in a row; -1: any number */
 	int			retained_checkpoints;
 	char	   *transactional_id_prefix;	/* NULL: the default */
 	int			transaction_timeout;	/* ms */

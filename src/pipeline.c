@@ -11,16 +11,12 @@
  *	checkpoint that this server doesn't know of, and the WAL of one that Kafka
  *	doesn't hold is never gone.
  *
- *	The closing checkpoint's waits for the broker are left to a thread of its
- *	producer, while this one decodes what comes next; it alone decides.
+ *	The way of a checkpoint is in closing.c; here is when it begins.
  *
  *	There is no other way to start than recovery, and no other reaction to an
  *	error than to start.  What Kafka holds is read from Kafka.
  */
 #include "postgres.h"
-
-#include <fcntl.h>
-#include <unistd.h>
 
 #include "access/timeline.h"
 #include "access/xlog.h"
@@ -55,29 +51,12 @@
 #define REDRIVE_PATIENCE_US INT64CONST(10000000)
 #define DECIDING_POLL_MS 20
 
-/* How long a checkpoint waits for its transaction's description; without one it can't be committed after a crash. */
-#define DESCRIPTION_PATIENCE_MS 500
-
-/* A commit slower than this may have an EndTxn on its way twice: librdkafka repeats one after 100 ms (less 20 %). */
-#define SLOW_COMMIT_US INT64CONST(75000)
-
-/* Without an acknowledgement for so long, a checkpoint asks whether its topics are still there. */
-#define MISSING_TOPIC_AFTER_US INT64CONST(10000000)
-
-/*
- * With nothing to read meanwhile, the broker is waited for here first, for so long: handing a task to the thread and
- * back takes time and CPU.
- */
-#define HERE_MS 20
-
-/* One call of the thread; then interrupts and deadlines are looked at. */
-#define TASK_SLICE_MS 200
-
 /* So much of transactions that have not ended says that a large one may come: it is not begun beside a flush. */
 #define LARGE_HELD ((Size) 1024 * 1024)
 
 /* What is asked to end while Kafka commits waits so long for that. */
 #define DYING_PATIENCE_US INT64CONST(500000)
+#define DYING_POLL_MS 50
 
 /* An idle pipeline marks its last row so long after the commit. */
 #define MARK_AFTER_US INT64CONST(1000000)
@@ -86,10 +65,11 @@
 #define SOUND_AFTER_US INT64CONST(10000000)
 
 /*
- * Sleeps: nothing to wait for but commits; WAL inserted but not flushed; flushed, but not by a standby; the longest
+ * Sleeps: nothing to wait for but commits; markers that somebody waits for; WAL inserted but not flushed; flushed, but not by a standby; the longest
  * without listening to commits.
  */
 #define IDLE_MS 1000
+#define MARKERS_MS 1
 #define UNFLUSHED_MS 10
 #define STANDBY_MS 50
 #define NAP_MS 100
@@ -98,36 +78,9 @@ TkPipeline	tk_pipeline;
 
 static int64 running_since_us;
 
-/* The end of a producer's task wakes us by it. */
-static int	wake_pipe[2] = {-1, -1};
-
-/* Of the task under way */
-static int64 task_begun_us;
-static bool task_repeated;
-static int64 look_for_topics_us;
-
-/* The producer of the closing checkpoint must be renewed. */
-static bool closing_was_slow;
-
 /* The fork points of this server's timeline history. */
 static struct TkFork *forks;
 static int	nforks;
-
-/* Sleeps until a task ends, somebody sets the latch, or the time is over. */
-static void
-await_wakeup(long timeout)
-{
-	char		bytes[16];
-	int			events = WaitLatchOrSocket(MyLatch,
-										   WL_LATCH_SET | WL_SOCKET_READABLE | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-										   wake_pipe[0], timeout, PG_WAIT_EXTENSION);
-
-	if (events & WL_SOCKET_READABLE)
-		while (read(wake_pipe[0], bytes, sizeof(bytes)) == (ssize_t) sizeof(bytes))
-			 /* all of them */ ;
-	if (events & WL_LATCH_SET)
-		ResetLatch(MyLatch);
-}
 
 /* ----------------------------------------------------------------
  * Loading
@@ -226,61 +179,6 @@ tk_pipeline_load(void)
  * Recovery (DESIGN §3)
  * ----------------------------------------------------------------
  */
-
-static char *
-transactional_id(const char *prefix, int i)
-{
-	return psprintf("%s.%s.%d", prefix, tk_pipeline.definition->name, i);
-}
-
-/* Once a process: what kafka_rpc.c can't do costs a replay at the next start after a crash, no more. */
-static void
-no_redrive(const TkKafkaError *error)
-{
-	static bool logged = false;
-
-	if (!logged)
-		ereport(LOG,
-				(errmsg("pipeline \"%s\" can't ask Kafka about its transactions: %s",
-						NameStr(tk_pipeline.entry->name), error->message),
-				 errdetail("What a crash interrupts between the two commits is sent again instead of being committed.")));
-	logged = true;
-}
-
-/* The handle only: no transactional id is touched by it. */
-static void
-create_producer(int i)
-{
-	TkKafkaError error;
-	char	   *id = transactional_id(tk_pipeline.prefix, i);
-	TkDescriber *describer;
-
-	tk_pipeline.producers[i] = tk_producer_create(tk_pipeline.conf, id, tk_pipeline.options->transaction_timeout, &error);
-	if (tk_pipeline.producers[i] == NULL)
-		tk_kafka_failed("creating a producer", &error);
-	describer = tk_describer_create(tk_pipeline.conf, id, &error);
-	if (describer != NULL)
-		tk_producer_describe_by(tk_pipeline.producers[i], describer);
-	else
-		no_redrive(&error);
-	pfree(id);
-	tk_pipeline.progress_topics[i] = tk_producer_topic(tk_pipeline.producers[i], tk_pipeline.progress_topic, &error);
-	if (tk_pipeline.progress_topics[i] == NULL)
-		tk_kafka_failed("opening the progress topic", &error);
-}
-
-/* InitProducerId: fences what used the id before, and aborts what it left open. */
-static void
-init_producer(TkProducer *producer)
-{
-	int64		deadline = tk_now_us() + RECOVERY_PATIENCE_US;
-	char		doing[300];
-	TkKafkaError error;
-
-	snprintf(doing, sizeof(doing), "taking over transactional id \"%s\"", tk_producer_transactional_id(producer));
-	while (tk_kafka_again(tk_producer_init(producer, &tk_kafka_slice, &error), &error, deadline, doing))
-		 /* again */ ;
-}
 
 /* Why the slot can't be gone on with, or NULL. *confirmed is its position, if it has one. */
 static const char *
@@ -572,7 +470,7 @@ describe_prepared(TkRpc *rpc, const TkPrepared * row, TkTransactionDescription *
 		else
 		{
 			CHECK_FOR_INTERRUPTS();
-			await_wakeup(DECIDING_POLL_MS);
+			tk_await_wakeup(DECIDING_POLL_MS);
 		}
 	}
 }
@@ -631,7 +529,7 @@ redrive(const TkProgress *progress)
 	rpc = tk_rpc_create(p->conf, &error);
 	if (rpc == NULL)
 	{
-		no_redrive(&error);
+		tk_no_redrive(&error);
 		p->redrive_reason = pstrdup(error.message);
 		return;
 	}
@@ -687,13 +585,13 @@ fence_transactional_ids(const TkProgress *found)
 	MemoryContextSwitchTo(p->context);
 	if (p->state.prefix != NULL)
 		for (int i = 0; i < p->state.pool_size; i++)
-			ids = lappend(ids, transactional_id(p->state.prefix, i));
+			ids = lappend(ids, tk_transactional_id(p->state.prefix, i));
 	if (found != NULL)
 		for (int i = 0; i < found->pool_size; i++)
-			ids = lappend(ids, transactional_id(found->prefix, i));
+			ids = lappend(ids, tk_transactional_id(found->prefix, i));
 
-	for (int i = 0; i < TK_POOL_SIZE; i++)
-		init_producer(p->producers[i]);
+	for (int i = 0; i < p->pool_size; i++)
+		tk_pool_init(p->producers[i]);
 	foreach(lc, ids)
 	{
 		const char *id = (const char *) lfirst(lc);
@@ -701,7 +599,7 @@ fence_transactional_ids(const TkProgress *found)
 		TkProducer *other;
 		TkKafkaError error;
 
-		for (int i = 0; i < TK_POOL_SIZE && !done; i++)
+		for (int i = 0; i < p->pool_size && !done; i++)
 			done = strcmp(id, tk_producer_transactional_id(p->producers[i])) == 0;
 		for (ListCell *before = list_head(ids); before != lc && !done; before = lnext(ids, before))
 			done = strcmp(id, (const char *) lfirst(before)) == 0;
@@ -710,7 +608,7 @@ fence_transactional_ids(const TkProgress *found)
 		other = tk_producer_create(p->conf, id, p->options->transaction_timeout, &error);
 		if (other == NULL)
 			tk_kafka_failed("creating a producer", &error);
-		init_producer(other);
+		tk_pool_init(other);
 		(void) tk_producer_destroy(other, false, TK_EXIT_PATIENCE_MS);
 	}
 	TK_FAILPOINT(AFTER_INIT_TRANSACTIONS);
@@ -775,7 +673,7 @@ decide(void)
 	}
 	tk_committable_rearrange(p->definition->pipeline_id, p->options->retained_checkpoints);
 	remember(&mine, &rows);
-	tk_state_instances(p->definition->pipeline_id, instances, p->prefix, TK_POOL_SIZE);
+	tk_state_instances(p->definition->pipeline_id, instances, p->prefix, p->pool_size);
 	tk_transaction_commit();
 	MemoryContextSwitchTo(p->context);
 
@@ -788,183 +686,6 @@ decide(void)
 	TK_FAILPOINT(AFTER_DECIDE);
 }
 
-void
-tk_open_transaction(void)
-{
-	TkKafkaError error;
-
-	if (tk_pipeline.transaction_open)
-		return;
-	if (tk_producer_begin(tk_pipeline.producers[tk_pipeline.current], &error) != TK_KAFKA_OK)
-		tk_kafka_failed("beginning a transaction", &error);
-	tk_pipeline.transaction_open = true;
-}
-
-/* Appends a progress record to the current producer's transaction. */
-static void
-append_progress(int64 checkpoint_id, bool start)
-{
-	TkPipeline *p = &tk_pipeline;
-	TkProducer *producer = p->producers[p->current];
-	TkProgress	progress;
-	char		value[1024];
-	size_t		len;
-
-	memset(&progress, 0, sizeof(progress));
-	strlcpy(progress.uuid, p->state.uuid, sizeof(progress.uuid));
-	progress.system_identifier = GetSystemIdentifier();
-	progress.database = MyDatabaseId;
-	progress.timeline = p->timeline;
-	progress.instance = p->instance;
-	progress.checkpoint = checkpoint_id;
-	progress.end_lsn = p->checkpoint.end_lsn;
-	strlcpy(progress.prefix, p->prefix, sizeof(progress.prefix));
-	progress.pool_size = TK_POOL_SIZE;
-	progress.start = start;
-	len = tk_progress_format(&progress, value, sizeof(value));
-
-	if (len == 0)
-		elog(ERROR, "the progress record of pipeline \"%s\" can't be written", p->definition->name);
-	tk_append_record(producer, p->progress_topics[p->current], 0,
-					 TK_PROGRESS_KEY, strlen(TK_PROGRESS_KEY), value, len, NULL, 0);
-}
-
-/*
- * After a slow commit an EndTxn may still be on its way a second time, and
- * librdkafka's transactions of one producer share their epoch: it could end
- * the next one.  So that producer is destroyed and its id taken anew (a new
- * epoch), before its next turn.
- */
-static void
-renew_producer(int i)
-{
-	TkPipeline *p = &tk_pipeline;
-
-	tk_stream_forget_producer(i);
-	(void) tk_producer_destroy(p->producers[i], false, TK_EXIT_PATIENCE_MS);
-	p->producers[i] = NULL;
-	create_producer(i);
-	init_producer(p->producers[i]);
-}
-
-/* ----------------------------------------------------------------
- * What the closing transaction waits for: here, or in its producer's thread
- * ----------------------------------------------------------------
- */
-
-/* The current Kafka transaction gets no more records; the turn passes. */
-static void
-begin_closing(int64 deadline)
-{
-	TkPipeline *p = &tk_pipeline;
-
-	p->closing_producer = p->current;
-	p->closing_deadline = deadline;
-	p->transaction_open = false;
-	p->current = (p->current + 1) % TK_POOL_SIZE;
-	look_for_topics_us = tk_now_us() + MISSING_TOPIC_AFTER_US;
-}
-
-/* What a call has come to: true = it has to be made again. */
-static bool
-task_again(TkProducerTask task, TkKafkaStatus status, const TkKafkaError *error)
-{
-	bool		flush = task == TK_PRODUCER_FLUSH;
-
-	/* librdkafka waits for a topic that was deleted, or blames another one of the transaction. */
-	if (flush && status != TK_KAFKA_OK && (status != TK_KAFKA_RETRY || tk_now_us() >= look_for_topics_us))
-	{
-		tk_stream_find_missing_topic();
-		look_for_topics_us = tk_now_us() + MISSING_TOPIC_AFTER_US;
-	}
-	if (!tk_kafka_again(status, error, tk_pipeline.closing_deadline,
-						flush ? "waiting for acknowledgements" : "committing a transaction"))
-		return false;
-	task_repeated = true;
-	return true;
-}
-
-static void
-start_task(TkProducerTask task)
-{
-	if (!tk_producer_start(tk_pipeline.producers[tk_pipeline.closing_producer], task, TASK_SLICE_MS, wake_pipe[1]))
-		ereport(ERROR,
-				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
-				 errmsg("could not start a thread: %m")));
-}
-
-/* Begins a task.  True: it is done already, here, where there was nothing else to do. */
-static bool
-begin_task(TkProducerTask task)
-{
-	static const TkKafkaWait here = {HERE_MS, NULL};
-	TkProducer *producer = tk_pipeline.producers[tk_pipeline.closing_producer];
-	TkKafkaError ignored;
-
-	task_begun_us = tk_now_us();
-	task_repeated = false;
-	if (tk_pipeline.closing_dry &&
-		(task == TK_PRODUCER_FLUSH ? tk_producer_flush(producer, &here, &ignored) :
-		 tk_producer_commit(producer, &here, &ignored)) == TK_KAFKA_OK)
-		return true;
-
-	/* Not in time; or it has failed, and will say so again. */
-	start_task(task);
-	return false;
-}
-
-/* Is the task done? wait: until it is. */
-static bool
-task_done(TkProducerTask task, bool wait)
-{
-	TkProducer *producer = tk_pipeline.producers[tk_pipeline.closing_producer];
-	TkKafkaStatus status;
-	TkKafkaError error;
-
-	for (;;)
-	{
-		if (tk_producer_finished(producer, &status, &error))
-		{
-			if (!task_again(task, status, &error))
-				return true;
-			start_task(task);
-		}
-		else if (!wait)
-			return false;
-		else
-		{
-			CHECK_FOR_INTERRUPTS();
-			await_wakeup(TASK_SLICE_MS);
-		}
-	}
-}
-
-/* The same without the thread. */
-static void
-do_task(TkProducerTask task)
-{
-	TkProducer *producer = tk_pipeline.producers[tk_pipeline.closing_producer];
-	TkKafkaStatus status;
-	TkKafkaError error;
-
-	task_begun_us = tk_now_us();
-	task_repeated = false;
-	do
-	{
-		if (task == TK_PRODUCER_FLUSH)
-			status = tk_producer_flush(producer, &tk_kafka_slice, &error);
-		else
-			status = tk_producer_commit(producer, &tk_kafka_slice, &error);
-	} while (task_again(task, status, &error));
-}
-
-/* Must the producer be renewed after its commit? */
-static bool
-commit_was_slow(void)
-{
-	return task_repeated || tk_now_us() - task_begun_us > SLOW_COMMIT_US;
-}
-
 /*
  * Step 5: say in Kafka that this instance runs.  A crash before "started" is
  * stored is harmless: the record stands, and absence isn't held against it.
@@ -973,22 +694,8 @@ static void
 write_start_record(void)
 {
 	TkPipeline *p = &tk_pipeline;
-	bool		slow;
 
-	tk_open_transaction();
-	append_progress(p->checkpoint.id - 1, true);
-	begin_closing(tk_now_us() + RECOVERY_PATIENCE_US);
-
-	/* No checkpoint, but if the process ends now, what is open is treated as that of one. */
-	p->closing.state = TK_CHECKPOINT_TRIGGERED;
-	do_task(TK_PRODUCER_FLUSH);
-	TK_FAILPOINT(BEFORE_KAFKA_COMMIT);
-	p->closing.state = TK_CHECKPOINT_PREPARED;
-	do_task(TK_PRODUCER_COMMIT);
-	p->closing.state = TK_CHECKPOINT_NONE;
-	slow = commit_was_slow();
-	TK_FAILPOINT(AFTER_START_RECORD);
-
+	tk_commit_start_record();
 	tk_transaction_begin();
 	tk_state_started(p->definition->pipeline_id,
 					 p->accepting ? p->definition->accept_resumes : p->state.accepted_resumes);
@@ -997,18 +704,6 @@ write_start_record(void)
 	tk_transaction_commit();
 	MemoryContextSwitchTo(p->context);
 	TK_FAILPOINT(AFTER_STARTED);
-	if (slow)
-		renew_producer(p->closing_producer);
-}
-
-static void
-open_wake_pipe(void)
-{
-	if (pipe(wake_pipe) != 0 || fcntl(wake_pipe[0], F_SETFL, O_NONBLOCK) != 0 ||
-		fcntl(wake_pipe[1], F_SETFL, O_NONBLOCK) != 0)
-		ereport(ERROR,
-				(errcode_for_file_access(),
-				 errmsg("could not make a pipe: %m")));
 }
 
 void
@@ -1020,11 +715,10 @@ tk_pipeline_recover(void)
 	const char *lost;
 
 	TK_FAILPOINT(RECOVERY_START);
-	open_wake_pipe();
+	tk_closing_init();
 	load_timelines();
 	lost = acquire_slot();		/* 0 */
-	for (int i = 0; i < TK_POOL_SIZE; i++)
-		create_producer(i);
+	tk_pool_create();
 	check_progress_topic();
 	found = judge_before_fencing(&progress);	/* 1 */
 	redrive(found);				/* 2 */
@@ -1042,193 +736,6 @@ tk_pipeline_recover(void)
 	tk_wal_open(p->context, Max((XLogRecPtr) p->checkpoint.end_lsn, tk_slot_confirmed()), p->publications,
 				tk_stream_message);
 	MemoryContextSwitchTo(p->context);
-}
-
-/* ----------------------------------------------------------------
- * A checkpoint (DESIGN §2)
- * ----------------------------------------------------------------
- */
-
-static void
-checkpoint_move(TkCheckpoint *checkpoint, TkCheckpointState to)
-{
-	TkCheckpointState from = checkpoint->state;
-
-	if (!tk_checkpoint_move(checkpoint, to, tk_now_us()))
-		elog(ERROR, "checkpoint " INT64_FORMAT " can't go from %s to %s", checkpoint->id,
-			 tk_checkpoint_state_name(from), tk_checkpoint_state_name(to));
-}
-
-/* 2: every record is in Kafka's logs, so those of the next checkpoint come behind them. */
-static void
-acknowledged(void)
-{
-	checkpoint_move(&tk_pipeline.closing, TK_CHECKPOINT_ACKNOWLEDGED);
-	TK_FAILPOINT(AFTER_FLUSH);
-}
-
-/* Which transaction a start would have to commit; it was asked for when the first record was acknowledged. */
-static void
-identify_transaction(TkProducer *producer, TkKafkaTransaction * transaction)
-{
-	TkTransactionDescription found;
-	TkKafkaError error;
-
-	memset(transaction, 0, sizeof(*transaction));
-	transaction->transactional_id = tk_producer_transactional_id(producer);
-	if (!tk_producer_description(producer, DESCRIPTION_PATIENCE_MS, &found, &error) ||
-		!found.found || found.state != TK_TRANSACTION_ONGOING)
-		return;
-	transaction->described = true;
-	transaction->producer_id = found.producer_id;
-	transaction->epoch = found.epoch;
-	transaction->start_ms = found.start_ms;
-}
-
-/* 3: durable before visible. A crash after it leaves a prepared row, which the next start judges. */
-static void
-prepare_committable(void)
-{
-	TkPipeline *p = &tk_pipeline;
-	TkKafkaTransaction transaction;
-
-	TK_FAILPOINT(BEFORE_PREPARE_COMMIT);
-	identify_transaction(p->producers[p->closing_producer], &transaction);
-	tk_write_begin();
-	tk_committable_prepare(p->definition->pipeline_id, p->options->retained_checkpoints, &p->closing,
-						   p->closing_attempt, &transaction, p->timeline, p->triggered_at, p->committed_at);
-	tk_write_commit();
-	MemoryContextSwitchTo(p->context);
-	checkpoint_move(&p->closing, TK_CHECKPOINT_PREPARED);
-	TK_FAILPOINT(AFTER_PREPARE_COMMIT);
-}
-
-/* What everybody may see now: Kafka has it. */
-static void
-publish_progress(void)
-{
-	TkPipeline *p = &tk_pipeline;
-	TkPipelineEntry *entry = p->entry;
-
-	pg_atomic_write_u64(&entry->checkpoint_id, (uint64) p->closing.id);
-	pg_atomic_fetch_add_u64(&entry->checkpoints, 1);
-	pg_atomic_fetch_add_u64(&entry->transactions, p->closing.transactions);
-	pg_atomic_fetch_add_u64(&entry->records, p->closing.records);
-	pg_atomic_fetch_add_u64(&entry->bytes, p->closing.bytes);
-	pg_atomic_write_u64(&entry->covered_lsn,
-						Max(pg_atomic_read_u64(&entry->covered_lsn), p->closing.read_lsn));
-	LWLockAcquire(tk_shared->lock, LW_EXCLUSIVE);
-	entry->last_commit_at = p->committed_at;
-	entry->failures = 0;
-	LWLockRelease(tk_shared->lock);
-	ConditionVariableBroadcast(&entry->changed);
-}
-
-/* 4: visible. A crash after it finds the progress record. */
-static void
-committed(void)
-{
-	checkpoint_move(&tk_pipeline.closing, TK_CHECKPOINT_COMMITTED);
-	tk_pipeline.committed_at = GetCurrentTimestamp();
-	closing_was_slow = commit_was_slow();
-	TK_FAILPOINT(AFTER_KAFKA_COMMIT);
-}
-
-/* 5: only now may the WAL go; a crash before it makes the next start skip by the progress record. */
-static void
-confirm(void)
-{
-	TkPipeline *p = &tk_pipeline;
-
-	tk_slot_confirm(p->closing.end_lsn);
-	pg_atomic_write_u64(&p->entry->confirmed_lsn, tk_slot_confirmed());
-	TK_FAILPOINT(AFTER_SLOT_CONFIRM);
-
-	publish_progress();
-	checkpoint_move(&p->closing, TK_CHECKPOINT_NONE);
-	if (closing_was_slow)
-		renew_producer(p->closing_producer);
-}
-
-/*
- * Takes the closing checkpoint on, as far as it goes without waiting for the
- * broker or else until it is in the state "until" (COMMITTED: to its end).  To
- * be called between two WAL records only: it writes to PostgreSQL.
- */
-static void
-advance_closing(TkCheckpointState until)
-{
-	TkPipeline *p = &tk_pipeline;
-
-	if (p->closing.state == TK_CHECKPOINT_TRIGGERED && task_done(TK_PRODUCER_FLUSH, until > TK_CHECKPOINT_TRIGGERED))
-		acknowledged();
-	if (p->closing.state == TK_CHECKPOINT_ACKNOWLEDGED)
-	{
-		tk_append_all();		/* what has gathered meanwhile is on its way while we write */
-		prepare_committable();
-		TK_FAILPOINT(BEFORE_KAFKA_COMMIT);
-		if (begin_task(TK_PRODUCER_COMMIT))
-			committed();
-	}
-	if (p->closing.state == TK_CHECKPOINT_PREPARED && task_done(TK_PRODUCER_COMMIT, until > TK_CHECKPOINT_PREPARED))
-		committed();
-	if (p->closing.state == TK_CHECKPOINT_COMMITTED)
-		confirm();
-}
-
-bool
-tk_may_append(void)
-{
-	if (tk_pipeline.closing.state == TK_CHECKPOINT_TRIGGERED && task_done(TK_PRODUCER_FLUSH, false))
-		acknowledged();
-	return tk_pipeline.closing.state != TK_CHECKPOINT_TRIGGERED;
-}
-
-void
-tk_await_acknowledged(void)
-{
-	if (tk_pipeline.closing.state == TK_CHECKPOINT_TRIGGERED && task_done(TK_PRODUCER_FLUSH, true))
-		acknowledged();
-}
-
-void
-tk_tend_closing(void)
-{
-	if (tk_pipeline.closing.state == TK_CHECKPOINT_PREPARED && task_done(TK_PRODUCER_COMMIT, false))
-		committed();
-}
-
-/* Closes the open checkpoint: called at a transaction boundary. dry: there is nothing to read meanwhile. */
-static void
-trigger_checkpoint(XLogRecPtr read_lsn, bool dry)
-{
-	TkPipeline *p = &tk_pipeline;
-
-	/* At most one is on its way: the one before must be settled before this one is prepared. */
-	advance_closing(TK_CHECKPOINT_COMMITTED);
-
-	/* 1: nothing but whole transactions up to end_lsn is in it */
-	p->checkpoint.read_lsn = read_lsn;
-	p->last_triggered_us = tk_now_us();
-	p->triggered_at = GetCurrentTimestamp();
-	checkpoint_move(&p->checkpoint, TK_CHECKPOINT_TRIGGERED);
-	TK_FAILPOINT(CHECKPOINT_TRIGGERED);
-
-	/* 2: a crash here, or before, leaves an open Kafka transaction, which the next start aborts */
-	tk_append_all();
-	append_progress(p->checkpoint.id, false);
-	TK_FAILPOINT(AFTER_PROGRESS_APPEND);
-
-	p->closing = p->checkpoint;
-	p->closing_attempt = p->attempt;
-	p->closing_dry = dry;
-	begin_closing(tk_now_us() + (int64) p->options->checkpoint_timeout * 1000);
-	tk_checkpoint_next(&p->checkpoint);
-	p->attempt = 1;
-
-	if (begin_task(TK_PRODUCER_FLUSH))
-		acknowledged();
-	advance_closing(TK_CHECKPOINT_NONE);
 }
 
 /* ----------------------------------------------------------------
@@ -1258,7 +765,7 @@ settle_idle(void)
 {
 	TkPipeline *p = &tk_pipeline;
 
-	if (p->checkpoint.state != TK_CHECKPOINT_NONE || p->closing.state != TK_CHECKPOINT_NONE)
+	if (p->checkpoint.state != TK_CHECKPOINT_NONE || p->nclosing > 0)
 		return;
 	tk_slot_confirm(tk_wal_position());
 	pg_atomic_write_u64(&p->entry->confirmed_lsn, tk_slot_confirmed());
@@ -1287,7 +794,7 @@ checkpoint_due(bool dry, bool wanted)
 	TkPipeline *p = &tk_pipeline;
 
 	return tk_checkpoint_due(&p->checkpoint, &p->policy, p->last_triggered_us, tk_now_us(), dry, wanted,
-							 p->closing.state != TK_CHECKPOINT_NONE);
+							 p->nclosing > p->pool_size - 2);
 }
 
 /*
@@ -1307,15 +814,20 @@ read_until_dry(XLogRecPtr limit)
 			return false;
 
 		/* While a transaction is decoded nothing can be prepared, so none that may take long is begun before. */
-		if (p->closing.state != TK_CHECKPOINT_NONE)
-			advance_closing(tk_wal_held() > LARGE_HELD ? TK_CHECKPOINT_PREPARED : TK_CHECKPOINT_NONE);
+		if (p->nclosing > 0)
+		{
+			if (tk_wal_held() > LARGE_HELD)
+				tk_advance_closing(1, true);
+			else
+				tk_advance_closing(p->nclosing, false);
+		}
 		if (!tk_wal_next(limit))
 			break;
 		if (p->boundary)
 		{
 			p->boundary = false;
 			if (checkpoint_due(false, checkpoint_wanted(tk_wal_position())))
-				trigger_checkpoint(tk_wal_position(), false);
+				tk_trigger_checkpoint(tk_wal_position(), false);
 		}
 	}
 	p->boundary = false;
@@ -1336,8 +848,8 @@ sleep_ms(XLogRecPtr limit)
 	else if (tk_flush_position(NULL) > limit)
 		timeout = STANDBY_MS;
 
-	/* With a checkpoint on its way, the next one waits for its end. */
-	if (p->closing.state == TK_CHECKPOINT_NONE)
+	/* With as many checkpoints on their way as may be, the next one waits for an end. */
+	if (p->nclosing <= p->pool_size - 2)
 	{
 		int64		delay = tk_checkpoint_delay(&p->checkpoint, &p->policy, p->last_triggered_us, tk_now_us());
 
@@ -1360,7 +872,7 @@ sleep_until_commit(XLogRecPtr limit)
 	 */
 	if (nap > 0)
 	{
-		await_wakeup(Min(nap, NAP_MS));
+		tk_await_wakeup(Min(nap, NAP_MS));
 		return;
 	}
 
@@ -1371,24 +883,24 @@ sleep_until_commit(XLogRecPtr limit)
 		long		timeout = sleep_ms(limit);
 
 		if (timeout > 0)
-			await_wakeup(timeout);
+			tk_await_wakeup(timeout);
 	}
 	tk_set_waiting(p->entry, false);
 }
 
-/* The closing checkpoint, if there is one, gets a moment to end. */
+/* Checkpoints on their way get a moment to end. */
 static void
 finish_before_death(void)
 {
 	int64		until = tk_now_us() + DYING_PATIENCE_US;
 
-	while (tk_pipeline.closing.state != TK_CHECKPOINT_NONE && tk_now_us() < until)
+	while (tk_pipeline.nclosing > 0 && tk_now_us() < until)
 	{
-		advance_closing(TK_CHECKPOINT_NONE);
-		if (tk_pipeline.closing.state != TK_CHECKPOINT_NONE)
-			await_wakeup(TASK_SLICE_MS / 4);
+		tk_advance_closing(tk_pipeline.nclosing, false);
+		if (tk_pipeline.nclosing > 0)
+			tk_await_wakeup(DYING_POLL_MS);
 	}
-	if (tk_pipeline.closing.state != TK_CHECKPOINT_NONE)
+	if (tk_pipeline.nclosing > 0)
 		CHECK_FOR_INTERRUPTS();
 }
 
@@ -1397,12 +909,15 @@ static void
 stop_orderly(void)
 {
 	TkPipeline *p = &tk_pipeline;
+	int64		until = tk_now_us() + DYING_PATIENCE_US;
 
 	/* The request has been heard; what follows must not be interrupted by it. */
 	ProcDiePending = false;
 	InterruptPending = false;
 	SetConfigOption("lock_timeout", "1s", PGC_SUSET, PGC_S_OVERRIDE);
 
+	while (tk_publish_visible() && tk_now_us() < until)
+		tk_await_wakeup(MARKERS_MS);
 	TK_FAILPOINT(ORDERLY_STOP);
 	tk_transaction_begin();
 	if (p->committed_at != 0)
@@ -1425,20 +940,21 @@ tk_pipeline_run(void)
 		XLogRecPtr	limit = tk_wal_read_limit();
 		bool		dry = read_until_dry(limit);
 		bool		stop = tk_stop_wanted();
+		bool		asking;
 
 		pg_atomic_write_u64(&p->entry->read_lsn, tk_wal_position());
-		if (p->closing.state != TK_CHECKPOINT_NONE)
-			advance_closing(stop ? TK_CHECKPOINT_COMMITTED : TK_CHECKPOINT_NONE);
+		tk_advance_closing(stop ? 0 : p->nclosing, false);
 		if (dry || stop)
 		{
 			if (checkpoint_due(true, stop || checkpoint_wanted(limit)))
-				trigger_checkpoint(dry ? Max(limit, tk_wal_position()) : tk_wal_position(), true);
+				tk_trigger_checkpoint(dry ? Max(limit, tk_wal_position()) : tk_wal_position(), true);
 			else
 				tk_append_all();
 			if (stop)
-				advance_closing(TK_CHECKPOINT_COMMITTED);
+				tk_advance_closing(0, false);
 			settle_idle();
 		}
+		asking = tk_publish_visible();
 		if (ProcDiePending)
 			finish_before_death();
 		if (stop || ProcDiePending)
@@ -1452,8 +968,8 @@ tk_pipeline_run(void)
 			ConfigReloadPending = false;
 			ProcessConfigFile(PGC_SIGHUP);
 		}
-		for (int i = 0; i < TK_POOL_SIZE; i++)
-			if (p->closing.state == TK_CHECKPOINT_NONE || i != p->closing_producer)
+		for (int i = 0; i < p->pool_size; i++)
+			if (!tk_is_closing(i))
 				tk_producer_poll(p->producers[i], 0);
 		tk_forward_logs();
 		if (p->entry->failures != 0 && tk_now_us() - running_since_us > SOUND_AFTER_US)
@@ -1465,7 +981,10 @@ tk_pipeline_run(void)
 		if (dry)
 		{
 			(void) pgstat_report_stat(false);	/* autovacuum goes by it */
-			sleep_until_commit(limit);
+			if (asking)
+				tk_await_wakeup(MARKERS_MS);
+			else
+				sleep_until_commit(limit);
 		}
 	}
 }

@@ -21,11 +21,30 @@
 #include "options.h"
 #include "registry.h"
 
-/* max_concurrent_checkpoints (1) + 1 transactional ids, used in turn */
-#define TK_POOL_SIZE 2
+/* max_concurrent_checkpoints, and one transactional id more, to fill meanwhile */
+#define TK_PRODUCERS (TK_MAX_CONCURRENT_CHECKPOINTS + 1)
 
 /* Debezium's source.version */
 #define TK_VERSION "1.0"
+
+/* A checkpoint from its trigger until Kafka has committed it and the slot has followed. */
+typedef struct TkClosing
+{
+	TkCheckpoint checkpoint;
+	int			attempt;
+	int			producer;		/* in the pool */
+	TimestampTz triggered_at;
+	int64		opened_us;		/* when its Kafka transaction began … */
+	int64		start_ms;		/* … by the coordinator's clock; 0: not known */
+	int64		deadline;		/* µs */
+	bool		dry;			/* when it was triggered there was nothing more to read */
+
+	/* What it waits for, flush or commit */
+	int64		begun_us;
+	int64		looked_us;		/* when its deadline was looked at */
+	int64		look_for_topics_us;
+	bool		slow;			/* its producer must be renewed */
+}			TkClosing;
 
 typedef struct TkPipeline
 {
@@ -49,23 +68,27 @@ typedef struct TkPipeline
 	bool		accepting;		/* the operator has said where to go on: no verdict at this start */
 
 	/* Kafka */
-	TkProducer *producers[TK_POOL_SIZE];
-	TkProducerTopic *progress_topics[TK_POOL_SIZE];
+	int			pool_size;
+	TkProducer *producers[TK_PRODUCERS];
+	TkProducerTopic *progress_topics[TK_PRODUCERS];
 	int			current;		/* whose turn it is */
 	bool		transaction_open;	/* on the current producer */
+	int64		opened_us;		/* since when */
 	TkProgressReader *reader;
 
 	/* The checkpoint that is open, or comes next */
 	TkCheckpoint checkpoint;
 	int			attempt;
 
-	/* The one before it, from its trigger until Kafka has committed it; state NONE: there is none */
-	TkCheckpoint closing;
-	int			closing_attempt;
-	int			closing_producer;
-	int64		closing_deadline;	/* µs */
-	bool		closing_dry;	/* when it was triggered there was nothing more to read */
-	TimestampTz triggered_at;
+	/* Those before it that are on their way, oldest first */
+	TkClosing	closing[TK_MAX_CONCURRENT_CHECKPOINTS];
+	int			nclosing;
+
+	/* Of the last one that Kafka has committed: have its markers been written, as far as we know? */
+	bool		unseen;
+	int			unseen_producer;
+	int64		unseen_start_ms;
+	TkRpc	   *rpc;			/* to ask about that; NULL: not needed yet, or impossible */
 
 	TkCheckpointPolicy policy;
 	int64		last_triggered_us;	/* 0: never */
@@ -95,18 +118,71 @@ extern void tk_pipeline_recover(void);
 /* Returns when the process should end, in order. */
 extern void tk_pipeline_run(void);
 
+/*
+ * pool.c
+ */
+extern char *tk_transactional_id(const char *prefix, int i);
+
+/* Makes the pool's handles: no transactional id is touched by that. */
+extern void tk_pool_create(void);
+
+/* InitProducerId: fences what used the id before, and aborts what it left open. */
+extern void tk_pool_init(TkProducer *producer);
+
+/* Destroys a producer and takes its id anew, with a new epoch. */
+extern void tk_pool_renew(int i);
+
 /* Begins the current producer's Kafka transaction, unless it is open. */
 extern void tk_open_transaction(void);
 
+/* Appends a progress record to the current producer's transaction. */
+extern void tk_append_progress(int64 checkpoint_id, bool start);
+
+/* Says, once, that Kafka can't be asked about transactions. */
+extern void tk_no_redrive(const TkKafkaError *error);
+
+/*
+ * closing.c
+ */
+extern void tk_closing_init(void);
+
+/* Sleeps until a producer's task ends, somebody sets the latch, or the time (ms) is over. */
+extern void tk_await_wakeup(long timeout);
+
+/* init_transactions, by the producer's thread. */
+extern void tk_await_init(TkProducer *producer, int64 deadline, const char *doing);
+
+/* Writes the start record and has Kafka commit it. */
+extern void tk_commit_start_record(void);
+
+/* Closes the open checkpoint: at a transaction boundary.  dry: there is nothing to read meanwhile. */
+extern void tk_trigger_checkpoint(XLogRecPtr read_lsn, bool dry);
+
+/*
+ * Takes the closing checkpoints on, and waits until at most so many are left
+ * and, if "prepared", the oldest is at least prepared.  Between two WAL records
+ * only: it writes to PostgreSQL.
+ */
+extern void tk_advance_closing(int most, bool prepared);
+
 /*
  * May records of the open checkpoint be sent?  The broker must have all of the
- * one before; await waits until that is so.  tend looks after the one before
- * in a long transaction.  They write nothing to PostgreSQL, so they may be
- * called while decoding.
+ * one before; await waits until that is so.  tend looks after the oldest in a
+ * long transaction.  They write nothing to PostgreSQL, so they may be called
+ * while decoding.
  */
 extern bool tk_may_append(void);
 extern void tk_await_acknowledged(void);
 extern void tk_tend_closing(void);
+
+/*
+ * Lets those who wait for it know what read_committed consumers see.  Asks
+ * Kafka only if somebody waits; true: it has to be asked again soon.
+ */
+extern bool tk_publish_visible(void);
+
+/* Is the producer a closing checkpoint's, and so perhaps its thread's? */
+extern bool tk_is_closing(int producer);
 
 /*
  * trouble.c

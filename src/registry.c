@@ -76,6 +76,8 @@ init_entry(TkPipelineEntry *entry)
 	pg_atomic_init_u64(&entry->wanted_lsn, 0);
 	pg_atomic_init_u64(&entry->read_lsn, 0);
 	pg_atomic_init_u64(&entry->covered_lsn, 0);
+	pg_atomic_init_u64(&entry->visible_lsn, 0);
+	pg_atomic_init_u64(&entry->visible_wanted, 0);
 	pg_atomic_init_u64(&entry->confirmed_lsn, 0);
 	pg_atomic_init_u64(&entry->checkpoint_id, 0);
 	pg_atomic_init_u64(&entry->checkpoints, 0);
@@ -278,6 +280,8 @@ take_entry(const TkPublication *p)
 		pg_atomic_write_u64(&entry->wanted_lsn, 0);
 		pg_atomic_write_u64(&entry->read_lsn, 0);
 		pg_atomic_write_u64(&entry->covered_lsn, 0);
+		pg_atomic_write_u64(&entry->visible_lsn, 0);
+		pg_atomic_write_u64(&entry->visible_wanted, 0);
 		pg_atomic_write_u64(&entry->confirmed_lsn, 0);
 		pg_atomic_write_u64(&entry->checkpoint_id, 0);
 		pg_atomic_write_u64(&entry->checkpoints, 0);

@@ -85,6 +85,8 @@ typedef struct TkPipelineEntry
 	char		reason[TK_REASON_MAX];	/* of a sticky state, or of the last failure */
 	char		hint[TK_HINT_MAX];
 	TimestampTz last_failure_at;
+	int			failed_checkpoints; /* in a row */
+	int64		outlived_checkpoint;	/* the one that has outlived transaction_timeout; 0: none */
 	TimestampTz last_commit_at; /* when Kafka committed last */
 
 	/* From here on initialized once, for whoever has the entry. */
@@ -94,6 +96,8 @@ typedef struct TkPipelineEntry
 	pg_atomic_uint64 wanted_lsn;	/* somebody waits for a checkpoint that covers this */
 	pg_atomic_uint64 read_lsn;
 	pg_atomic_uint64 covered_lsn;	/* everything that ended up to here is committed in Kafka */
+	pg_atomic_uint64 visible_lsn;	/* … and read_committed consumers see it */
+	pg_atomic_uint64 visible_wanted;	/* somebody waits for that, up to here */
 	pg_atomic_uint64 confirmed_lsn; /* the slot's position */
 	pg_atomic_uint64 checkpoint_id; /* the newest committed in Kafka */
 	pg_atomic_uint64 checkpoints;	/* since the server started */
@@ -102,7 +106,7 @@ typedef struct TkPipelineEntry
 	pg_atomic_uint64 bytes;
 	pg_atomic_uint64 rejected;	/* messages with our prefix that produce() didn't write */
 
-	ConditionVariable changed;	/* state, pid, slot_ready, covered_lsn */
+	ConditionVariable changed;	/* state, pid, slot_ready, covered_lsn, visible_lsn */
 } TkPipelineEntry;
 
 /* Databases that a scout should look at. */

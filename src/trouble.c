@@ -163,7 +163,7 @@ note_silence(const TkKafkaError *error, const char *doing, int64 now)
 	bool		same_wait = silent_since != 0 && (outage || now - silent_noted < SAME_WAIT_US);
 
 	/* One may be in use by a thread of its own: a stale number is read again soon. */
-	for (int i = 0; i < TK_POOL_SIZE; i++)
+	for (int i = 0; i < tk_pipeline.pool_size; i++)
 		if (tk_pipeline.producers[i] != NULL)
 			records += tk_producer_unacknowledged(tk_pipeline.producers[i]);
 	silent_noted = now;
@@ -206,7 +206,8 @@ tk_kafka_again(TkKafkaStatus status, const TkKafkaError *error, int64 deadline_u
 	note_silence(error, doing, now);
 	if (tk_stop_wanted())
 	{
-		bool		prepared = tk_pipeline.closing.state == TK_CHECKPOINT_PREPARED;
+		const		TkClosing *oldest = &tk_pipeline.closing[0];
+		bool		prepared = tk_pipeline.nclosing > 0 && oldest->checkpoint.state == TK_CHECKPOINT_PREPARED;
 
 		if (stop_wanted_since == 0)
 			stop_wanted_since = now;
@@ -216,7 +217,7 @@ tk_kafka_again(TkKafkaStatus status, const TkKafkaError *error, int64 deadline_u
 			if (prepared)
 				ereport(WARNING,
 						(errmsg("pipeline \"%s\" stops with checkpoint " INT64_FORMAT " unresolved",
-								NameStr(tk_pipeline.entry->name), tk_pipeline.closing.id),
+								NameStr(tk_pipeline.entry->name), oldest->checkpoint.id),
 						 errdetail("Kafka has not answered the commit. Its transaction may hold up read_committed consumers until the pipeline runs again, or for transaction_timeout.")));
 			tk_stopping = true;
 			ereport(ERROR,

@@ -82,16 +82,17 @@ pipeline_exit(int code, Datum arg)
 	tk_set_waiting(entry, false);
 	if (p->reader != NULL)
 		(void) tk_progress_reader_destroy(p->reader, TK_EXIT_PATIENCE_MS);
-	for (int i = 0; i < TK_POOL_SIZE; i++)
+	for (int i = 0; i < p->pool_size; i++)
 	{
 		/*
 		 * An open transaction is aborted through the handle that opened it. One that is prepared may be committed
 		 * already: recovery finds out.
 		 */
-		bool		closes = p->closing.state != TK_CHECKPOINT_NONE && i == p->closing_producer;
-		bool		abort_open = closes ? p->closing.state < TK_CHECKPOINT_PREPARED :
-		p->transaction_open && i == p->current;
+		bool		abort_open = p->transaction_open && i == p->current;
 
+		for (int j = 0; j < p->nclosing; j++)
+			if (i == p->closing[j].producer)
+				abort_open = p->closing[j].checkpoint.state < TK_CHECKPOINT_PREPARED;
 		if (p->producers[i] != NULL)
 			(void) tk_producer_destroy(p->producers[i], abort_open, TK_EXIT_PATIENCE_MS);
 	}

@@ -8,10 +8,16 @@ use Test::More;
 use TransactionalKafka;
 use Workload;
 
+my $seed = defined $ENV{TK_SEED} ? $ENV{TK_SEED} : time;
+srand $seed;
+my $concurrent = 1 + int(rand(3));
+note "seed: TK_SEED=$seed, max_concurrent_checkpoints=$concurrent";
+
 my $pipeline = 'failpoints';
 my $node     = new_node('main');
 my $workload =
-  Workload->new($node, $pipeline, options => { checkpoint_interval => '5ms', retained_checkpoints => 10000 });
+  Workload->new($node, $pipeline,
+	options => { checkpoint_interval => '5ms', retained_checkpoints => 10000, max_concurrent_checkpoints => $concurrent });
 
 #
 # Ways to make a worker come by a fail-point.  Each returns once that has happened, or can't happen any more by it.

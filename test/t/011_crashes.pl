@@ -9,7 +9,9 @@ use Workload;
 my $pipeline = 'crashes';
 my $broker   = start_broker('own');
 my $node     = new_node('main');
-my $workload = Workload->new($node, $pipeline, broker => $broker->address, options => { checkpoint_interval => '20ms' });
+my $workload = Workload->new($node, $pipeline,
+	broker  => $broker->address,
+	options => { checkpoint_interval => '20ms', max_concurrent_checkpoints => 3 });
 
 # Ends the load; then everything is in Kafka, once.
 sub all_arrives

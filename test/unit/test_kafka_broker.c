@@ -600,13 +600,15 @@ unreachable_with(const char *servers, const char *reason)
 	static TkKafkaProperty away[] = {{"bootstrap.servers", NULL}};
 	TkKafkaConf away_conf = {1, away};
 	TkKafkaWait wait = {3000, NULL};
-	TkKafkaWait stop = {10000, always};
 	TkKafkaError error;
+	TkKafkaStatus status;
 	TkProducer *p;
 	TkProgressReader *reader;
 	TkProgress	progress;
 	bool		found;
 	int			partitions;
+	int			wake[2];
+	char		byte;
 	double		start = now();
 
 	away[0].value = servers;
@@ -619,13 +621,35 @@ unreachable_with(const char *servers, const char *reason)
 	CHECK(now() - start < 4);
 	CHECK_INT(tk_topic_describe(p, "x", &wait, &partitions, &error), TK_KAFKA_RETRY);
 	CHECK_INT(error.cause, TK_CAUSE_UNREACHABLE);
+	CHECK(tk_producer_destroy(p, false, 5000));
+
+	/* by its thread: it goes on for its 2 s, but says meanwhile what is the matter */
+	p = tk_producer_create(&away_conf, "tx-away", 60000, &error);
+	CHECK(p != NULL);
+	CHECK_INT(pipe(wake), 0);
 	start = now();
-	CHECK_INT(tk_producer_init(p, &stop, &error), TK_KAFKA_RETRY);
-	CHECK_INT(error.cause, TK_CAUSE_INTERRUPTED);
-	CHECK(now() - start < 0.5);
+	CHECK(tk_producer_start(p, TK_PRODUCER_INIT, 2000, wake[1]));
+	do
+		tk_producer_trouble(p, TK_PRODUCER_INIT, &error);
+	while (error.cause != TK_CAUSE_UNREACHABLE && now() - start < 2);
+	CHECK_INT(error.cause, TK_CAUSE_UNREACHABLE);
+	if (!CHECK(strstr(error.message, reason) != NULL))
+		printf("\t%s\n", error.message);
+	CHECK(!tk_producer_finished(p, &status, &error));
+
+	/* its end comes through the pipe */
+	CHECK_INT(read(wake[0], &byte, 1), 1);
+	CHECK(tk_producer_finished(p, &status, &error));
+	CHECK_INT(status, TK_KAFKA_RETRY);
+	CHECK_INT(error.cause, TK_CAUSE_UNREACHABLE);
+
+	/* one that is at work is left behind when it doesn't end in time; here it does */
+	CHECK(tk_producer_start(p, TK_PRODUCER_INIT, 500, wake[1]));
 	start = now();
 	CHECK(tk_producer_destroy(p, false, 5000));
-	CHECK(now() - start < 2);
+	CHECK(now() - start < 4);
+	close(wake[0]);
+	close(wake[1]);
 
 	reader = tk_progress_reader_create(&away_conf, "x", &error);
 	CHECK(reader != NULL);

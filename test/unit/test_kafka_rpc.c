@@ -368,6 +368,23 @@ the_ids_of_a_prefix_are_listed(void)
 	tk_rpc_destroy(rpc);
 }
 
+/* A signal takes effect a moment after kill(). */
+static bool
+is_stopped(pid_t process)
+{
+	char		path[64];
+	char		state = ' ';
+	FILE	   *file;
+
+	snprintf(path, sizeof(path), "/proc/%d/stat", (int) process);
+	file = fopen(path, "r");
+	if (file == NULL || fscanf(file, "%*d (%*[^)]) %c", &state) != 1)
+		state = 'T';
+	if (file != NULL)
+		fclose(file);
+	return state == 'T';
+}
+
 static void
 a_broker_that_hangs_holds_nobody_up(void)
 {
@@ -387,6 +404,8 @@ a_broker_that_hangs_holds_nobody_up(void)
 	rpc = client(broker);
 	OK(tk_rpc_describe(rpc, "x", &patient, &d, &error));
 	kill(pid, SIGSTOP);
+	while (!is_stopped(pid))
+		usleep(1000);
 	start = now();
 	CHECK_INT(tk_rpc_describe(rpc, "x", &wait, &d, &error), TK_KAFKA_RETRY);
 	CHECK_INT(error.cause, TK_CAUSE_TIMED_OUT);
