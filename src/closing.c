@@ -371,9 +371,8 @@ confirm(TkClosing * closing)
 
 	publish_progress(&closing->checkpoint);
 	checkpoint_move(&closing->checkpoint, TK_CHECKPOINT_NONE);
-	tk_pipeline.unseen = true;
-	tk_pipeline.unseen_producer = producer;
-	tk_pipeline.unseen_start_ms = closing->start_ms;
+	tk_pipeline.unseen[producer] = true;
+	tk_pipeline.unseen_start_ms[producer] = closing->start_ms;
 	end_closing();
 	(void) tk_publish_visible();
 
@@ -390,12 +389,15 @@ confirm(TkClosing * closing)
  * ----------------------------------------------------------------
  */
 
-/* Are the markers of the last commit written?  Until then its records are not visible everywhere. */
+/* Questions that got no answer */
+static int64 asked_first_us = 0;
+static int64 asked_last_us = 0;
+
+/* Are the markers of this id's last commit written?  Until then its records are not visible everywhere. */
 static bool
-markers_written(void)
+markers_written(int i)
 {
 	static const TkKafkaWait wait = {MARKERS_SLICE_MS, NULL};
-	static int64 silent_since = 0;
 	TkPipeline *p = &tk_pipeline;
 	TkTransactionDescription found;
 	TkKafkaStatus status;
@@ -406,24 +408,27 @@ markers_written(void)
 		tk_no_redrive(&error);
 		return true;
 	}
-	status = tk_rpc_describe(p->rpc, tk_producer_transactional_id(p->producers[p->unseen_producer]), &wait, &found,
+	status = tk_rpc_describe(p->rpc, tk_producer_transactional_id(p->producers[i]), &wait, &found,
 							 &error);
 	if (status != TK_KAFKA_OK)
 	{
-		if (silent_since == 0)
-			silent_since = tk_now_us();
-		if (status == TK_KAFKA_RETRY && tk_now_us() - silent_since < MARKERS_PATIENCE_US)
+		int64		now = tk_now_us();
+
+		if (now - asked_last_us > MARKERS_PATIENCE_US)
+			asked_first_us = now;	/* the first question without an answer for a long time */
+		asked_last_us = now;
+		if (status == TK_KAFKA_RETRY && now - asked_first_us < MARKERS_PATIENCE_US)
 			return false;
 
 		/* Kafka commits, but doesn't tell: what waits must not wait for ever. */
 		tk_no_redrive(&error);
 		return true;
 	}
-	silent_since = 0;
+	asked_last_us = 0;
 	if (!found.found)
 		return true;
 	if (found.state == TK_TRANSACTION_ONGOING)
-		return found.start_ms != p->unseen_start_ms;	/* the id has gone on: not before the markers */
+		return found.start_ms != p->unseen_start_ms[i]; /* the id has gone on: not before the markers */
 	return found.state != TK_TRANSACTION_PREPARE_COMMIT;
 }
 
@@ -437,13 +442,15 @@ tk_publish_visible(void)
 
 	if (visible >= covered)
 		return false;
-	if (p->unseen)
+	for (int i = 0; i < p->pool_size; i++)
 	{
+		if (!p->unseen[i])
+			continue;
 		if (pg_atomic_read_u64(&entry->visible_wanted) <= visible)
 			return false;
-		if (!markers_written())
+		if (!markers_written(i))
 			return true;
-		p->unseen = false;
+		p->unseen[i] = false;
 	}
 	pg_atomic_write_u64(&entry->visible_lsn, covered);
 	ConditionVariableBroadcast(&entry->changed);

@@ -121,6 +121,17 @@ tell_of_retained_wal(const char *name)
 				 errhint("Set max_slot_wal_keep_size; a pipeline that would need more than that stops as slot_lost.")));
 }
 
+/* Allowed, but hardly meant. */
+static void
+tell_of_timeouts(const TkPipelineOptions *options, const char *name)
+{
+	if (options->transaction_timeout < options->checkpoint_timeout)
+		ereport(NOTICE,
+				(errmsg("transaction_timeout (%d ms) of pipeline \"%s\" is shorter than checkpoint_timeout (%d ms)",
+						options->transaction_timeout, name, options->checkpoint_timeout),
+				 errdetail("Kafka aborts a transaction that is open for longer; its checkpoint is then made again.")));
+}
+
 /* The tables' OIDs, checked. */
 static List *
 check_tables(const char *pipeline, ArrayType *array, int operations)
@@ -268,6 +279,7 @@ tk_create_pipeline(PG_FUNCTION_ARGS)
 	tk_end_privileged(&saved);
 
 	tell_of_retained_wal(name);
+	tell_of_timeouts(options, name);
 
 	/* From here on the definition stays, whatever happens. */
 	tk_spi_commit();
@@ -374,6 +386,7 @@ tk_alter_pipeline(PG_FUNCTION_ARGS)
 	merged = tk_merge_options(d->raw_options, PG_GETARG_JSONB_P(1));
 	before = tk_parse_pipeline_options(d->raw_options, what);
 	after = tk_parse_pipeline_options(merged, what);
+	tell_of_timeouts(after, d->name);
 	check_progress_topic_unchanged(before, after, name);
 
 	tk_begin_privileged(&saved);

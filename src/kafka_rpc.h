@@ -55,7 +55,8 @@ typedef struct TkTransactionDescription
 	bool		found;			/* false: the coordinator knows no such transactional id */
 	TkTransactionState state;
 	int32_t		timeout_ms;
-	int64_t		start_ms;		/* since 1970, by the coordinator's clock; -1: no transaction is open */
+	int64_t		start_ms;		/* since 1970, by the coordinator's clock, of the last transaction; -1: there was
+								 * none */
 	int64_t		producer_id;
 	int16_t		epoch;
 	int			partitions;		/* in the transaction; while it is being ended, those without a marker */

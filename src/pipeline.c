@@ -440,33 +440,38 @@ judge_before_fencing(TkProgress *progress)
 	return found;
 }
 
-/* Is the Kafka transaction that the coordinator describes the one of the row? */
-static bool
-is_same_transaction(const TkKafkaTransaction * row, const TkTransactionDescription *found)
+/*
+ * Asks the coordinator what has become of the prepared row's transaction, until
+ * that is decided, and what is to be done about it.
+ */
+static TkRedrive
+judge_prepared(TkRpc *rpc, const TkPrepared * row, char *reason, size_t size)
 {
-	return found->producer_id == row->producer_id && found->epoch == row->epoch && found->start_ms == row->start_ms;
-}
-
-/* Asks the coordinator what has become of the prepared row's transaction, until it is decided or open. */
-static bool
-describe_prepared(TkRpc *rpc, const TkPrepared * row, TkTransactionDescription *found, TkKafkaError *error)
-{
+	TkVote		vote = {row->transaction.described, row->transaction.producer_id, row->transaction.epoch,
+	row->transaction.start_ms};
 	int64		deadline = tk_now_us() + REDRIVE_PATIENCE_US;
+	TkTransactionDescription found;
+	TkKafkaError error;
 
 	for (;;)
 	{
-		TkKafkaStatus status = tk_rpc_describe(rpc, row->transaction.transactional_id, &tk_kafka_slice, found, error);
-		bool		deciding = status == TK_KAFKA_OK && found->found &&
-		(found->state == TK_TRANSACTION_PREPARE_COMMIT || found->state == TK_TRANSACTION_PREPARE_ABORT);
+		TkKafkaStatus status = tk_rpc_describe(rpc, row->transaction.transactional_id, &tk_kafka_slice, &found, &error);
+		TkRedrive	todo = TK_REDRIVE_NOTHING;
 
-		if (status == TK_KAFKA_OK && !deciding)
-			return true;
-		if (status != TK_KAFKA_OK && status != TK_KAFKA_RETRY)
-			return false;
+		if (status == TK_KAFKA_OK)
+			todo = tk_redrive(&vote, row->timeline, tk_pipeline.timeline, &found, reason, size);
+		else
+			snprintf(reason, size, "the coordinator could not be asked: %s", error.message);
+		if (status == TK_KAFKA_OK ? todo != TK_REDRIVE_WAIT : status != TK_KAFKA_RETRY)
+			return todo;
 		if (tk_now_us() >= deadline)
-			return status == TK_KAFKA_OK;
+		{
+			if (status == TK_KAFKA_OK)
+				snprintf(reason, size, "the transaction is being ended: %s", tk_transaction_state_name(found.state));
+			return TK_REDRIVE_NOTHING;
+		}
 		if (status == TK_KAFKA_RETRY)
-			(void) tk_kafka_again(status, error, PG_INT64_MAX, "asking about a prepared transaction");
+			(void) tk_kafka_again(status, &error, PG_INT64_MAX, "asking about a prepared transaction");
 		else
 		{
 			CHECK_FOR_INTERRUPTS();
@@ -506,9 +511,9 @@ redrive(const TkProgress *progress)
 {
 	TkPipeline *p = &tk_pipeline;
 	TkPrepared	row;
-	TkTransactionDescription found;
 	TkKafkaError error;
 	TkRpc	   *rpc;
+	char		reason[700] = "";
 	bool		any;
 
 	p->redriven = false;
@@ -520,12 +525,6 @@ redrive(const TkProgress *progress)
 	MemoryContextSwitchTo(p->context);
 	if (!any || (progress != NULL && progress->checkpoint >= row.checkpoint_id))
 		return;
-	if (row.timeline != p->timeline)
-		p->redrive_reason = "it was prepared on another timeline";
-	else if (!row.transaction.described)
-		p->redrive_reason = "Kafka had not said which transaction it is";
-	if (p->redrive_reason != NULL)
-		return;
 	rpc = tk_rpc_create(p->conf, &error);
 	if (rpc == NULL)
 	{
@@ -535,24 +534,16 @@ redrive(const TkProgress *progress)
 	}
 	PG_TRY();
 	{
-		if (!describe_prepared(rpc, &row, &found, &error))
-			p->redrive_reason = psprintf("Kafka's coordinator could not be asked: %s", error.message);
-		else if (!found.found)
-			p->redrive_reason = "Kafka does not know its transactional id any more";
-		else if (found.state != TK_TRANSACTION_ONGOING)
-			p->redrive_reason = psprintf("its Kafka transaction was not open, but %s",
-										 tk_transaction_state_name(found.state));
-		else if (!is_same_transaction(&row.transaction, &found))
-			p->redrive_reason = "its transactional id has another transaction open";
-		else
+		if (judge_prepared(rpc, &row, reason, sizeof(reason)) == TK_REDRIVE_COMMIT)
 		{
 			TK_FAILPOINT(BEFORE_REDRIVE);
-			if (commit_prepared(rpc, &row.transaction, &error))
-				p->redriven = true;
-			else
-				p->redrive_reason = psprintf("Kafka did not commit its transaction: %s", error.message);
+			p->redriven = commit_prepared(rpc, &row.transaction, &error);
+			if (!p->redriven)
+				snprintf(reason, sizeof(reason), "Kafka did not commit the transaction: %s", error.message);
 			TK_FAILPOINT(AFTER_REDRIVE);
 		}
+		if (!p->redriven)
+			p->redrive_reason = pstrdup(reason);
 	}
 	PG_FINALLY();
 	{

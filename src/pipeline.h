@@ -84,10 +84,12 @@ typedef struct TkPipeline
 	TkClosing	closing[TK_MAX_CONCURRENT_CHECKPOINTS];
 	int			nclosing;
 
-	/* Of the last one that Kafka has committed: have its markers been written, as far as we know? */
-	bool		unseen;
-	int			unseen_producer;
-	int64		unseen_start_ms;
+	/*
+	 * Of the last one of each id that Kafka has committed: may markers be missing?  Those of an older checkpoint
+	 * can come after those of a newer one.
+	 */
+	bool		unseen[TK_PRODUCERS];
+	int64		unseen_start_ms[TK_PRODUCERS];
 	TkRpc	   *rpc;			/* to ask about that; NULL: not needed yet, or impossible */
 
 	TkCheckpointPolicy policy;

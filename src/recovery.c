@@ -105,3 +105,40 @@ tk_judge(const TkProgress *p, const TkRemembered *mine, bool settled, char *reas
 	}
 	return judge_loss(p, mine, settled, TK_VERDICT_GO, reason, size);
 }
+
+/*
+ * librdkafka's transactions of one producer share producer id and epoch, and
+ * the next but one of the checkpoint may be open on its id already while the
+ * row still says "prepared".  Only the start time tells them apart, and to
+ * commit the wrong one would make half a checkpoint visible.
+ *
+ * A transaction that is being ended is waited for only if it can be this one:
+ * the timeout and InitProducerId end it under a higher epoch, and then there is
+ * nothing to commit.
+ */
+TkRedrive
+tk_redrive(const TkVote *vote, uint32_t written_on, uint32_t timeline, const TkTransactionDescription *now,
+		   char *reason, size_t size)
+{
+	reason[0] = '\0';
+	if (written_on != timeline)
+		snprintf(reason, size, "the row was written on timeline %u, this server is on %u", written_on, timeline);
+	else if (!vote->known)
+		snprintf(reason, size, "the coordinator had not described the transaction when it was prepared");
+	else if (!now->found)
+		snprintf(reason, size, "the coordinator no longer knows the transactional id");
+	else if (now->producer_id != vote->producer_id || now->epoch != vote->epoch)
+		snprintf(reason, size,
+				 "the transactional id is producer %lld, epoch %d now, and was %lld, %d: the transaction timed out or was fenced",
+				 (long long) now->producer_id, (int) now->epoch, (long long) vote->producer_id, (int) vote->epoch);
+	else if (now->state == TK_TRANSACTION_PREPARE_COMMIT || now->state == TK_TRANSACTION_PREPARE_ABORT)
+		return TK_REDRIVE_WAIT;
+	else if (now->state != TK_TRANSACTION_ONGOING)
+		snprintf(reason, size, "the transaction has ended already: %s", tk_transaction_state_name(now->state));
+	else if (now->start_ms != vote->start_ms)
+		snprintf(reason, size, "another transaction of the same producer is open: it began at %lld, the row's at %lld",
+				 (long long) now->start_ms, (long long) vote->start_ms);
+	else
+		return TK_REDRIVE_COMMIT;
+	return TK_REDRIVE_NOTHING;
+}

@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 #include "kafka_progress.h"
+#include "kafka_rpc.h"
 
 /* What this server remembers of a pipeline. */
 typedef struct TkRemembered
@@ -49,5 +50,29 @@ typedef enum TkVerdict
  */
 extern TkVerdict tk_judge(const TkProgress *progress, const TkRemembered *remembered, bool settled,
 						  char *reason, size_t size);
+
+/* What a row says of its Kafka transaction: the coordinator was asked while all of it was being acknowledged. */
+typedef struct TkVote
+{
+	bool		known;			/* false: it gave no answer, and the rest means nothing */
+	int64_t		producer_id;
+	int32_t		epoch;
+	int64_t		start_ms;
+} TkVote;
+
+typedef enum TkRedrive
+{
+	TK_REDRIVE_COMMIT,			/* the row's own transaction is open: EndTxn(commit) with what the row says */
+	TK_REDRIVE_WAIT,			/* it is just being ended: ask again */
+	TK_REDRIVE_NOTHING			/* it has ended, or is another one; "reason" says which */
+} TkRedrive;
+
+/*
+ * What to do about a prepared row's transaction before any id is fenced (step
+ * 2).  written_on: the row's timeline.  This is no verdict on the row: the
+ * progress record that is read after fencing gives it.
+ */
+extern TkRedrive tk_redrive(const TkVote *vote, uint32_t written_on, uint32_t timeline,
+							const TkTransactionDescription *now, char *reason, size_t size);
 
 #endif							/* TK_RECOVERY_H */

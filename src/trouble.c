@@ -48,6 +48,7 @@ static int64 silent_since = 0;	/* 0: no wait */
 static int64 silent_noted = 0;	/* when it was looked at last */
 static long silent_records = 0;
 static bool outage = false;		/* the state says so */
+static int64 outage_us = 0;		/* when it was noted last */
 static TkPipelineStateKind state_before_outage;
 
 static bool
@@ -103,6 +104,47 @@ tk_sticky_asked(const char **reason, const char **hint)
 	return sticky_state;
 }
 
+/* The oldest open Kafka transaction, if it is older than transaction_timeout: its checkpoint, or NULL. */
+static const TkCheckpoint *
+outlived(void)
+{
+	TkPipeline *p = &tk_pipeline;
+	bool		closing = p->nclosing > 0;
+	int64		opened = closing ? p->closing[0].opened_us : p->opened_us;
+
+	if ((!closing && !p->transaction_open) || opened < outage_us ||
+		tk_now_us() - opened < (int64) p->options->transaction_timeout * 1000)
+		return NULL;
+	return closing ? &p->closing[0].checkpoint : &p->checkpoint;
+}
+
+/*
+ * Kafka has refused our epoch: did the broker end a transaction that took too
+ * long?  Once is answered by doing it again; but what took too long twice, with
+ * a Kafka that answered all the time, would be done again without end.
+ */
+static void
+check_outlived(const TkKafkaError *error)
+{
+	TkPipelineEntry *entry = tk_pipeline.entry;
+	const TkCheckpoint *checkpoint = error->status == TK_KAFKA_FENCED ? outlived() : NULL;
+	int64		before;
+
+	if (checkpoint == NULL)
+		return;
+	LWLockAcquire(tk_shared->lock, LW_EXCLUSIVE);
+	before = entry->outlived_checkpoint;
+	entry->outlived_checkpoint = before == checkpoint->id ? 0 : checkpoint->id;
+	LWLockRelease(tk_shared->lock);
+	if (before == checkpoint->id)
+		tk_stop_sticky(TK_STATE_FAILED,
+					   "Raise transaction_timeout (at most the broker's transaction.max.timeout.ms) or make the transaction smaller, then CALL kafka.resume().",
+					   "checkpoint " INT64_FORMAT " (" INT64_FORMAT " transactions, " INT64_FORMAT " records, " INT64_FORMAT
+					   " bytes so far) was not done within transaction_timeout (%d ms), for the second time: %s",
+					   checkpoint->id, checkpoint->transactions, checkpoint->records, checkpoint->bytes,
+					   tk_pipeline.options->transaction_timeout, error->message);
+}
+
 void
 tk_kafka_failed(const char *doing, const TkKafkaError *error)
 {
@@ -131,6 +173,8 @@ tk_kafka_failed(const char *doing, const TkKafkaError *error)
 			break;
 	}
 
+	check_outlived(error);
+
 	/*
 	 * An epoch error may be a rival instance or the broker's transaction timeout: the next start tells them apart
 	 * by the instance number.
@@ -150,6 +194,7 @@ end_silence(void)
 	if (!outage)
 		return;
 	outage = false;
+	outage_us = tk_now_us();
 	ereport(LOG,
 			(errmsg("pipeline \"%s\" has an answer from Kafka again", NameStr(tk_pipeline.entry->name))));
 	tk_set_state(tk_pipeline.entry, state_before_outage, NULL, NULL);
@@ -177,6 +222,7 @@ note_silence(const TkKafkaError *error, const char *doing, int64 now)
 	if (outage || now - silent_since < OUTAGE_AFTER_US || error->cause == TK_CAUSE_INTERRUPTED)
 		return;
 	outage = true;
+	outage_us = now;
 	state_before_outage = tk_pipeline.entry->state;
 	ereport(WARNING,
 			(errmsg("pipeline \"%s\" has no answer from Kafka while %s", NameStr(tk_pipeline.entry->name), doing),

@@ -217,6 +217,30 @@ warn_of_pause(void)
 				 errhint("CALL kafka.resume() goes on from there; kafka.drop_pipeline() lets the WAL go.")));
 }
 
+/*
+ * A checkpoint has failed with the run, if one was under way.  Returns what
+ * makes that sticky, or NULL: it may be tried again.
+ */
+static char *
+count_failed_checkpoint(const char *message)
+{
+	TkPipeline *p = &tk_pipeline;
+	int			failed;
+
+	if (p->options == NULL || (p->nclosing == 0 && p->checkpoint.state == TK_CHECKPOINT_NONE))
+		return NULL;
+	LWLockAcquire(tk_shared->lock, LW_EXCLUSIVE);
+	failed = ++p->entry->failed_checkpoints;
+	if (p->options->tolerable_failed_checkpoints >= 0 && failed > p->options->tolerable_failed_checkpoints)
+		p->entry->failed_checkpoints = 0;	/* resume() begins to count anew */
+	else
+		failed = 0;
+	LWLockRelease(tk_shared->lock);
+	return failed == 0 ? NULL :
+		psprintf("%d checkpoints in a row have failed (tolerable_failed_checkpoints is %d); the last one: %s",
+				 failed, p->options->tolerable_failed_checkpoints, message);
+}
+
 /* The start has failed, or the run has: tell the log, the registry and, if it is sticky, the catalog. */
 static void
 handle_error(void)
@@ -248,6 +272,17 @@ handle_error(void)
 		sticky = TK_STATE_FAILED;
 		reason = error->message;
 		hint = error->hint ? error->hint : "CALL kafka.resume() tries again.";
+	}
+	if (sticky == TK_STATE_STOPPED && !tk_stopping)
+	{
+		char	   *too_many = count_failed_checkpoint(error->message);
+
+		if (too_many != NULL)
+		{
+			sticky = TK_STATE_FAILED;
+			reason = too_many;
+			hint = "Mend the cause, or raise tolerable_failed_checkpoints; then CALL kafka.resume().";
+		}
 	}
 	AbortOutOfAnyTransaction();
 	MemoryContextSwitchTo(p->context);

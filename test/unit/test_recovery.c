@@ -374,6 +374,110 @@ a_reason_fits_any_buffer(void)
 	CHECK_INT(verdict(NULL, &mine, SETTLED, small, sizeof(small)), TK_VERDICT_DIVERGED);
 }
 
+/* What the row says of its transaction, and the same transaction, still open */
+static const TkVote vote = {true, 4711, 3, INT64_C(1764500000123)};
+
+static TkTransactionDescription
+its_transaction(TkTransactionState state)
+{
+	TkTransactionDescription now = {0};
+
+	now.found = true;
+	now.state = state;
+	now.timeout_ms = 60000;
+	now.start_ms = INT64_C(1764500000123);
+	now.producer_id = 4711;
+	now.epoch = 3;
+	return now;
+}
+
+static TkRedrive
+redrive(const TkVote *of, TkTransactionDescription now, char *reason, size_t size)
+{
+	TkRedrive	result = tk_redrive(of, 5, 5, &now, reason, size);
+
+	/* a reason where there is nothing to do, and only there */
+	CHECK_INT(reason[0] != '\0', result == TK_REDRIVE_NOTHING);
+	return result;
+}
+
+static void
+only_the_rows_own_open_transaction_is_redriven(void)
+{
+	TkTransactionDescription now = its_transaction(TK_TRANSACTION_ONGOING);
+	char		reason[256];
+
+	CHECK_INT(redrive(&vote, now, reason, sizeof(reason)), TK_REDRIVE_COMMIT);
+
+	now.producer_id++;
+	CHECK_INT(redrive(&vote, now, reason, sizeof(reason)), TK_REDRIVE_NOTHING);
+	CHECK(strstr(reason, "4712") != NULL && strstr(reason, "4711") != NULL);
+
+	/* the timeout and InitProducerId take a higher epoch */
+	now = its_transaction(TK_TRANSACTION_ONGOING);
+	now.epoch++;
+	CHECK_INT(redrive(&vote, now, reason, sizeof(reason)), TK_REDRIVE_NOTHING);
+	now.epoch -= 2;
+	CHECK_INT(redrive(&vote, now, reason, sizeof(reason)), TK_REDRIVE_NOTHING);
+
+	/* librdkafka's next transaction has the same producer and epoch */
+	now = its_transaction(TK_TRANSACTION_ONGOING);
+	now.start_ms++;
+	CHECK_INT(redrive(&vote, now, reason, sizeof(reason)), TK_REDRIVE_NOTHING);
+	CHECK(strstr(reason, "another transaction") != NULL);
+	now.start_ms -= 2;
+	CHECK_INT(redrive(&vote, now, reason, sizeof(reason)), TK_REDRIVE_NOTHING);
+}
+
+static void
+what_is_being_decided_is_waited_for(void)
+{
+	TkTransactionDescription now = its_transaction(TK_TRANSACTION_PREPARE_COMMIT);
+	char		reason[256];
+
+	CHECK_INT(redrive(&vote, now, reason, sizeof(reason)), TK_REDRIVE_WAIT);
+	now.state = TK_TRANSACTION_PREPARE_ABORT;
+	CHECK_INT(redrive(&vote, now, reason, sizeof(reason)), TK_REDRIVE_WAIT);
+
+	/* an abort under a higher epoch: nothing of the row can come of it */
+	now.epoch++;
+	CHECK_INT(redrive(&vote, now, reason, sizeof(reason)), TK_REDRIVE_NOTHING);
+}
+
+static void
+what_has_ended_is_left_alone(void)
+{
+	static const TkTransactionState ended[] = {
+		TK_TRANSACTION_OTHER, TK_TRANSACTION_EMPTY, TK_TRANSACTION_COMPLETE_COMMIT, TK_TRANSACTION_COMPLETE_ABORT,
+		TK_TRANSACTION_DEAD, TK_TRANSACTION_PREPARE_EPOCH_FENCE
+	};
+	char		reason[256];
+
+	for (size_t i = 0; i < sizeof(ended) / sizeof(ended[0]); i++)
+	{
+		CHECK_INT(redrive(&vote, its_transaction(ended[i]), reason, sizeof(reason)), TK_REDRIVE_NOTHING);
+		CHECK(strstr(reason, tk_transaction_state_name(ended[i])) != NULL);
+	}
+}
+
+static void
+a_row_without_a_vote_or_of_another_timeline_is_not_redriven(void)
+{
+	TkTransactionDescription now = its_transaction(TK_TRANSACTION_ONGOING);
+	TkVote		none = vote;
+	char		reason[256];
+
+	none.known = false;
+	CHECK_INT(redrive(&none, now, reason, sizeof(reason)), TK_REDRIVE_NOTHING);
+
+	CHECK_INT(tk_redrive(&vote, 4, 5, &now, reason, sizeof(reason)), TK_REDRIVE_NOTHING);
+	CHECK(strstr(reason, "timeline 4") != NULL);
+
+	/* nothing is read of what was not found */
+	now.found = false;
+	CHECK_INT(redrive(&vote, now, reason, sizeof(reason)), TK_REDRIVE_NOTHING);
+}
+
 int
 main(void)
 {
@@ -391,5 +495,9 @@ main(void)
 	a_promoted_server_does_not_adopt_what_is_older_than_it_knows_committed();
 	the_first_row_that_holds_decides();
 	a_reason_fits_any_buffer();
+	only_the_rows_own_open_transaction_is_redriven();
+	what_is_being_decided_is_waited_for();
+	what_has_ended_is_left_alone();
+	a_row_without_a_vote_or_of_another_timeline_is_not_redriven();
 	return unit_done();
 }
