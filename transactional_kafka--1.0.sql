@@ -212,7 +212,10 @@ COMMENT ON FUNCTION kafka.failpoints() IS
 CREATE FUNCTION kafka.live(OUT pipeline_id integer, OUT pid integer, OUT state text, OUT reason text, OUT hint text,
 	OUT since timestamptz, OUT failures integer, OUT read_lsn pg_lsn, OUT covered_lsn pg_lsn,
 	OUT confirmed_lsn pg_lsn, OUT checkpoint_id bigint, OUT checkpoints bigint, OUT transactions bigint,
-	OUT records bigint, OUT bytes bigint, OUT rejected_messages bigint, OUT last_commit_at timestamptz, OUT last_failure_at timestamptz)
+	OUT records bigint, OUT bytes bigint, OUT rejected_messages bigint, OUT last_commit_at timestamptz,
+	OUT last_failure_at timestamptz, OUT last_error text, OUT waits_for text, OUT oldest_unsent_commit_at timestamptz,
+	OUT sent_until timestamptz, OUT transactions_per_second double precision, OUT records_per_second double precision,
+	OUT bytes_per_second double precision, OUT queued_records bigint, OUT stats_reset timestamptz)
 RETURNS SETOF record
 AS 'MODULE_PATHNAME', 'tk_live' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION kafka.live() IS
@@ -230,6 +233,38 @@ CREATE FUNCTION kafka.end_transaction(transactional_id text, commit boolean) RET
 AS 'MODULE_PATHNAME', 'tk_end_transaction' LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION kafka.end_transaction(text, boolean) IS
 'ends an open Kafka transaction that no live pipeline owns, at once and whatever becomes of the caller''s transaction; returns its state';
+
+-- The arrays: {min, avg, p50, p95, p99, max}
+CREATE FUNCTION kafka.live_checkpoints(OUT pipeline_id integer, OUT triggered bigint, OUT in_progress integer,
+	OUT completed bigint, OUT failed bigint, OUT consecutive_failures integer, OUT restored bigint, OUT redriven bigint,
+	OUT already_committed bigint, OUT replayed bigint, OUT alarms bigint, OUT pool_waits bigint,
+	OUT last_completed_id bigint, OUT last_completed_at timestamptz, OUT last_completed_duration_ms double precision,
+	OUT last_completed_flush_ms double precision, OUT last_completed_postgres_commit_ms double precision,
+	OUT last_completed_kafka_commit_ms double precision, OUT last_completed_transactions bigint,
+	OUT last_completed_records bigint, OUT last_completed_bytes bigint,
+	OUT last_failed_id bigint, OUT last_failed_at timestamptz, OUT last_failed_state text, OUT last_failed_reason text,
+	OUT last_restored_id bigint, OUT last_restored_at timestamptz, OUT last_restored_lsn pg_lsn,
+	OUT last_restored_outcome text,
+	OUT duration_ms double precision[], OUT flush_ms double precision[], OUT postgres_commit_ms double precision[],
+	OUT kafka_commit_ms double precision[], OUT records double precision[], OUT bytes double precision[],
+	OUT stats_reset timestamptz)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'tk_live_checkpoints' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION kafka.live_checkpoints() IS
+'statistics of the checkpoints of this database''s pipelines';
+
+CREATE FUNCTION kafka.live_progress(OUT pipeline_id integer, OUT checkpoint_id bigint, OUT state text,
+	OUT since timestamptz, OUT opened_at timestamptz, OUT first_commit_at timestamptz, OUT transactions bigint,
+	OUT records bigint, OUT bytes bigint)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME', 'tk_live_progress' LANGUAGE C STRICT VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION kafka.live_progress() IS
+'checkpoints of this database''s pipelines that are under way';
+
+CREATE FUNCTION kafka.stat_reset(pipeline name DEFAULT NULL) RETURNS void
+AS 'MODULE_PATHNAME', 'tk_stat_reset' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION kafka.stat_reset(name) IS
+'resets the statistics of a pipeline, or of all that the caller owns in this database';
 
 --
 -- Views.  A row is for the pipeline's owner, pg_monitor and superusers.
@@ -259,11 +294,117 @@ WHERE d.datname = pg_catalog.current_database()
 CREATE VIEW kafka.stat_pipelines WITH (security_barrier) AS
 SELECT p.name AS pipeline, l.pid, coalesce(l.state, 'stopped') AS state, nullif(l.reason, '') AS reason, l.since,
 	l.failures, l.read_lsn, l.covered_lsn, l.confirmed_lsn,
-	pg_catalog.pg_wal_lsn_diff(pg_catalog.pg_current_wal_flush_lsn(), l.covered_lsn)::bigint AS lag_bytes,
-	l.checkpoint_id, l.checkpoints, l.transactions, l.records, l.bytes, l.rejected_messages, l.last_commit_at, l.last_failure_at
+	pg_catalog.pg_wal_lsn_diff(w.flushed, sent.lsn)::bigint AS lag_bytes,
+	l.checkpoint_id, l.checkpoints, l.transactions, l.records, l.bytes, l.rejected_messages, l.last_commit_at, l.last_failure_at,
+	l.last_error, l.waits_for,
+	CASE WHEN sent.lsn >= w.flushed THEN interval '0'
+		ELSE pg_catalog.clock_timestamp() - coalesce(l.oldest_unsent_commit_at, l.sent_until,
+			(SELECT pg_catalog.max(c.committed_at) FROM kafka.checkpoint c WHERE c.pipeline_id = p.pipeline_id))
+	END AS lag_time,
+	l.oldest_unsent_commit_at, l.sent_until,
+	pg_catalog.pg_wal_lsn_diff(w.flushed, r.restart_lsn)::bigint AS retained_wal_bytes, r.wal_status,
+	l.transactions_per_second, l.records_per_second, l.bytes_per_second, l.queued_records, l.stats_reset
 FROM kafka.pipeline p
+	CROSS JOIN pg_catalog.pg_database d
+	CROSS JOIN LATERAL (SELECT CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn()
+		ELSE pg_catalog.pg_current_wal_flush_lsn() END AS flushed) w
 	LEFT JOIN kafka.live() l ON l.pipeline_id = p.pipeline_id
+	LEFT JOIN pg_catalog.pg_replication_slots r
+		ON r.slot_name = pg_catalog.format('tk_%s_%s', d.oid, p.pipeline_id) AND r.database = d.datname
+	CROSS JOIN LATERAL (SELECT greatest(nullif(l.covered_lsn, '0/0'), r.confirmed_flush_lsn) AS lsn) sent
+WHERE d.datname = pg_catalog.current_database()
+	AND (pg_catalog.pg_has_role(p.owner, 'USAGE') OR pg_catalog.pg_has_role('pg_monitor', 'USAGE'));
+
+COMMENT ON VIEW kafka.stat_pipelines IS
+'What each pipeline does. Counters are since stats_reset: kafka.stat_reset(), or the start of the server; a restart of the pipeline''s process does not reset them.';
+COMMENT ON COLUMN kafka.stat_pipelines.since IS 'since when it is in this state';
+COMMENT ON COLUMN kafka.stat_pipelines.failures IS 'how often its process has failed in a row';
+COMMENT ON COLUMN kafka.stat_pipelines.read_lsn IS 'how far it has read the WAL';
+COMMENT ON COLUMN kafka.stat_pipelines.covered_lsn IS 'all that committed up to here is in Kafka';
+COMMENT ON COLUMN kafka.stat_pipelines.confirmed_lsn IS 'the position of its slot';
+COMMENT ON COLUMN kafka.stat_pipelines.lag_bytes IS 'WAL, in bytes, that is flushed and not known to be in Kafka; what others wrote counts until it was read';
+COMMENT ON COLUMN kafka.stat_pipelines.lag_time IS
+'age of the oldest committed transaction that is not in Kafka; where none has been read yet, time since which everything is in Kafka; 0 if there is nothing to send';
+COMMENT ON COLUMN kafka.stat_pipelines.oldest_unsent_commit_at IS
+'commit time of the oldest transaction that was read and is not in Kafka; null: none is known';
+COMMENT ON COLUMN kafka.stat_pipelines.sent_until IS 'all that had committed by then is in Kafka; null after a start of the server until that is known';
+COMMENT ON COLUMN kafka.stat_pipelines.retained_wal_bytes IS 'WAL, in bytes, that the server keeps for its slot';
+COMMENT ON COLUMN kafka.stat_pipelines.wal_status IS 'of its slot, as in pg_replication_slots';
+COMMENT ON COLUMN kafka.stat_pipelines.checkpoint_id IS 'the newest checkpoint in Kafka';
+COMMENT ON COLUMN kafka.stat_pipelines.checkpoints IS 'checkpoints that Kafka has committed';
+COMMENT ON COLUMN kafka.stat_pipelines.transactions IS 'transactions in them';
+COMMENT ON COLUMN kafka.stat_pipelines.records IS 'records in them';
+COMMENT ON COLUMN kafka.stat_pipelines.bytes IS 'bytes of keys and values in them';
+COMMENT ON COLUMN kafka.stat_pipelines.rejected_messages IS 'WAL messages with the prefix of produce() that it has not written';
+COMMENT ON COLUMN kafka.stat_pipelines.last_commit_at IS 'when Kafka has committed last';
+COMMENT ON COLUMN kafka.stat_pipelines.last_error IS 'what ended its process last, at last_failure_at';
+COMMENT ON COLUMN kafka.stat_pipelines.waits_for IS
+'what its process waits for, from PostgreSQL 17 on also the wait_event in pg_stat_activity; null: it works. KafkaIdle: something to send; KafkaCheckpointInterval: checkpoint_interval; KafkaWalFlush, KafkaStandbyFlush: the flush of commits here, on synchronous standbys; KafkaAcknowledgements: records to be in the brokers'' logs; KafkaCommit: the end of a Kafka transaction; KafkaMarkers: its markers in the topics, for wait_for(); KafkaTransactionalId: a free one of the pool; KafkaQueue: room in the send queue; KafkaRequest: another answer of Kafka';
+COMMENT ON COLUMN kafka.stat_pipelines.transactions_per_second IS
+'average of the last 60 s, or since stats_reset if that is shorter; a checkpoint counts when Kafka commits it';
+COMMENT ON COLUMN kafka.stat_pipelines.records_per_second IS 'likewise';
+COMMENT ON COLUMN kafka.stat_pipelines.bytes_per_second IS 'likewise';
+COMMENT ON COLUMN kafka.stat_pipelines.queued_records IS 'records given to Kafka''s client and not yet acknowledged by the brokers';
+
+CREATE VIEW kafka.stat_checkpoints WITH (security_barrier) AS
+SELECT p.name AS pipeline, l.triggered, l.in_progress, l.completed, l.failed, l.consecutive_failures, l.restored,
+	l.redriven, l.already_committed, l.replayed, l.alarms, l.pool_waits,
+	l.last_completed_id, l.last_completed_at, l.last_completed_duration_ms, l.last_completed_flush_ms,
+	l.last_completed_postgres_commit_ms, l.last_completed_kafka_commit_ms, l.last_completed_transactions,
+	l.last_completed_records, l.last_completed_bytes,
+	l.last_failed_id, l.last_failed_at, l.last_failed_state, l.last_failed_reason,
+	l.last_restored_id, l.last_restored_at, l.last_restored_lsn, l.last_restored_outcome,
+	l.duration_ms[1] AS duration_ms_min, l.duration_ms[2] AS duration_ms_avg, l.duration_ms[3] AS duration_ms_p50, l.duration_ms[4] AS duration_ms_p95, l.duration_ms[5] AS duration_ms_p99, l.duration_ms[6] AS duration_ms_max,
+	l.flush_ms[1] AS flush_ms_min, l.flush_ms[2] AS flush_ms_avg, l.flush_ms[3] AS flush_ms_p50, l.flush_ms[4] AS flush_ms_p95, l.flush_ms[5] AS flush_ms_p99, l.flush_ms[6] AS flush_ms_max,
+	l.postgres_commit_ms[1] AS postgres_commit_ms_min, l.postgres_commit_ms[2] AS postgres_commit_ms_avg, l.postgres_commit_ms[3] AS postgres_commit_ms_p50, l.postgres_commit_ms[4] AS postgres_commit_ms_p95, l.postgres_commit_ms[5] AS postgres_commit_ms_p99, l.postgres_commit_ms[6] AS postgres_commit_ms_max,
+	l.kafka_commit_ms[1] AS kafka_commit_ms_min, l.kafka_commit_ms[2] AS kafka_commit_ms_avg, l.kafka_commit_ms[3] AS kafka_commit_ms_p50, l.kafka_commit_ms[4] AS kafka_commit_ms_p95, l.kafka_commit_ms[5] AS kafka_commit_ms_p99, l.kafka_commit_ms[6] AS kafka_commit_ms_max,
+	l.records[1]::bigint AS records_min, l.records[2] AS records_avg, l.records[3]::bigint AS records_p50, l.records[4]::bigint AS records_p95, l.records[5]::bigint AS records_p99, l.records[6]::bigint AS records_max,
+	l.bytes[1]::bigint AS bytes_min, l.bytes[2] AS bytes_avg, l.bytes[3]::bigint AS bytes_p50, l.bytes[4]::bigint AS bytes_p95, l.bytes[5]::bigint AS bytes_p99, l.bytes[6]::bigint AS bytes_max,
+	l.stats_reset
+FROM kafka.pipeline p
+	LEFT JOIN kafka.live_checkpoints() l USING (pipeline_id)
 WHERE pg_catalog.pg_has_role(p.owner, 'USAGE') OR pg_catalog.pg_has_role('pg_monitor', 'USAGE');
+
+COMMENT ON VIEW kafka.stat_checkpoints IS
+'Checkpoints of each pipeline since stats_reset: kafka.stat_reset(), or the start of the server; a restart of the pipeline''s process does not reset them. Of what is measured of each completed checkpoint there are _min, _avg, _p50, _p95, _p99 and _max; min, avg and max are exact, percentiles at most 3.2 % off. Times are in milliseconds: duration_ms from the trigger until Kafka has committed, and its parts flush_ms until the brokers have acknowledged all records, postgres_commit_ms until its row is durable here, kafka_commit_ms until Kafka has committed. records counts without the progress record, bytes are those of keys and values.';
+COMMENT ON COLUMN kafka.stat_checkpoints.triggered IS 'closed at a transaction''s end, to be committed';
+COMMENT ON COLUMN kafka.stat_checkpoints.in_progress IS 'triggered, and neither completed nor failed; one that was prepared when its process ended is, until the next start has found out';
+COMMENT ON COLUMN kafka.stat_checkpoints.completed IS 'committed in Kafka';
+COMMENT ON COLUMN kafka.stat_checkpoints.failed IS
+'not committed: of those triggered, and those that an error ended before that; what they held is sent again by later ones';
+COMMENT ON COLUMN kafka.stat_checkpoints.consecutive_failures IS
+'errors in a row that made a checkpoint fail, without a completed one in between; an end that somebody wanted is none';
+COMMENT ON COLUMN kafka.stat_checkpoints.restored IS 'starts of the process that have found their position in Kafka';
+COMMENT ON COLUMN kafka.stat_checkpoints.redriven IS 'found prepared by a start, with their Kafka transaction open, which it has committed';
+COMMENT ON COLUMN kafka.stat_checkpoints.already_committed IS 'found prepared by a start, and committed in Kafka';
+COMMENT ON COLUMN kafka.stat_checkpoints.replayed IS 'found prepared by a start, and not in Kafka: sent again';
+COMMENT ON COLUMN kafka.stat_checkpoints.alarms IS
+'of those replayed: Kafka had ended the prepared transaction by itself (its timeout, an administrator). Nothing is lost, but it should not happen: see transaction_timeout';
+COMMENT ON COLUMN kafka.stat_checkpoints.pool_waits IS 'how often a checkpoint waited for a free transactional id (max_concurrent_checkpoints)';
+COMMENT ON COLUMN kafka.stat_checkpoints.last_completed_duration_ms IS 'null, with its parts: a start has found it committed';
+COMMENT ON COLUMN kafka.stat_checkpoints.last_failed_state IS 'how far it was';
+COMMENT ON COLUMN kafka.stat_checkpoints.last_restored_id IS 'the newest checkpoint that Kafka had at the last start';
+COMMENT ON COLUMN kafka.stat_checkpoints.last_restored_lsn IS 'the position where that start went on';
+COMMENT ON COLUMN kafka.stat_checkpoints.last_restored_outcome IS
+'what that start made of a checkpoint that it found prepared: redriven, already_committed or replayed; null: there was none';
+
+CREATE VIEW kafka.stat_progress_checkpoints WITH (security_barrier) AS
+SELECT p.name AS pipeline, l.checkpoint_id, l.state, l.since, l.opened_at, l.first_commit_at, l.transactions, l.records,
+	l.bytes
+FROM kafka.pipeline p
+	JOIN kafka.live_progress() l USING (pipeline_id)
+WHERE pg_catalog.pg_has_role(p.owner, 'USAGE') OR pg_catalog.pg_has_role('pg_monitor', 'USAGE');
+
+COMMENT ON VIEW kafka.stat_progress_checkpoints IS
+'Checkpoints under way: the one that is being filled, and those before it that Kafka has not committed.';
+COMMENT ON COLUMN kafka.stat_progress_checkpoints.state IS
+'open: records are added; triggered: to be acknowledged by the brokers; acknowledged: to be noted here; prepared: to be committed by Kafka';
+COMMENT ON COLUMN kafka.stat_progress_checkpoints.since IS 'since when it is in this state';
+COMMENT ON COLUMN kafka.stat_progress_checkpoints.opened_at IS 'when its first record was added';
+COMMENT ON COLUMN kafka.stat_progress_checkpoints.first_commit_at IS 'commit time of the first transaction in it';
+COMMENT ON COLUMN kafka.stat_progress_checkpoints.transactions IS 'whole transactions in it so far';
+COMMENT ON COLUMN kafka.stat_progress_checkpoints.records IS 'records in it so far, to within some hundred';
+COMMENT ON COLUMN kafka.stat_progress_checkpoints.bytes IS 'bytes of their keys and values';
 
 CREATE VIEW kafka.checkpoints WITH (security_barrier) AS
 SELECT p.name AS pipeline, c.checkpoint_id, c.attempt,
@@ -293,4 +434,5 @@ COMMENT ON COLUMN kafka.kafka_transactions.partitions IS 'in the transaction; wh
 COMMENT ON COLUMN kafka.kafka_transactions.orphan IS
 'its transactional id has a prefix of this database''s, but belongs to no pipeline that exists';
 
-GRANT SELECT ON kafka.pipelines, kafka.stat_pipelines, kafka.checkpoints, kafka.kafka_transactions TO PUBLIC;
+GRANT SELECT ON kafka.pipelines, kafka.stat_pipelines, kafka.stat_checkpoints, kafka.stat_progress_checkpoints,
+	kafka.checkpoints, kafka.kafka_transactions TO PUBLIC;

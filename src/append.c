@@ -134,11 +134,15 @@ not_taken(TkProducer *producer, TkKafkaStatus status, const TkKafkaError *error)
 	{
 		TkKafkaError unhealthy;
 
+		tk_note_queue();
+		(void) tk_wait_begin(TK_WAIT_QUEUE);
 		tk_producer_poll(producer, 10);
+		tk_wait_end();
 		if (tk_producer_health(producer, &unhealthy) != TK_KAFKA_OK)
 			tk_kafka_failed("sending records", &unhealthy);
 	}
 	(void) tk_kafka_again(status, error, PG_INT64_MAX, "appending a record");
+	tk_wait_end();
 }
 
 void
@@ -265,6 +269,8 @@ send_first(int n)
 
 	if (n == 0)
 		return;
+	if (tk_pipeline.checkpoint.state == TK_CHECKPOINT_OPEN)
+		tk_stats_progress(&tk_pipeline.checkpoint);
 	if (!tk_pipeline.transaction_open)
 	{
 		tk_open_transaction();
@@ -294,6 +300,7 @@ send_first(int n)
 	{
 		since_poll = 0;
 		tk_producer_poll(producer, 0);
+		tk_note_queue();
 		tk_tend_closing();
 		CHECK_FOR_INTERRUPTS();
 	}

@@ -66,6 +66,12 @@
 /* The end of a producer's task wakes us by it. */
 static int	wake_pipe[2] = {-1, -1};
 
+/* At a start that is an answer of Kafka. */
+TkWaitKind	tk_sleeps_for = TK_WAIT_REQUEST;
+
+/* What we wait for instead of the closing checkpoints themselves; NOTHING: for them */
+static TkWaitKind waits_for = TK_WAIT_NOTHING;
+
 /* ----------------------------------------------------------------
  * What a closing transaction waits for
  * ----------------------------------------------------------------
@@ -81,14 +87,29 @@ tk_closing_init(void)
 				 errmsg("could not make a pipe: %m")));
 }
 
+static TkWaitKind
+what_is_awaited(void)
+{
+	TkPipeline *p = &tk_pipeline;
+
+	if (waits_for != TK_WAIT_NOTHING)
+		return waits_for;
+	if (p->nclosing == 0)
+		return tk_sleeps_for;
+	if (p->closing[0].checkpoint.state == TK_CHECKPOINT_PREPARED)
+		return TK_WAIT_COMMIT;
+	return TK_WAIT_ACKNOWLEDGEMENTS;
+}
+
 void
 tk_await_wakeup(long timeout)
 {
 	char		bytes[16];
 	int			events = WaitLatchOrSocket(MyLatch,
 										   WL_LATCH_SET | WL_SOCKET_READABLE | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-										   wake_pipe[0], timeout, PG_WAIT_EXTENSION);
+										   wake_pipe[0], timeout, tk_wait_begin(what_is_awaited()));
 
+	tk_wait_end();
 	if (events & WL_SOCKET_READABLE)
 		while (read(wake_pipe[0], bytes, sizeof(bytes)) == (ssize_t) sizeof(bytes))
 			 /* all of them */ ;
@@ -141,8 +162,11 @@ task_again(TkClosing * closing, TkProducerTask task, TkKafkaStatus status, const
 		tk_stream_find_missing_topic();
 		closing->look_for_topics_us = tk_now_us() + MISSING_TOPIC_AFTER_US;
 	}
-	return tk_kafka_again(status, error, closing->deadline,
-						  flush ? "waiting for acknowledgements" : "committing a transaction");
+	if (!tk_kafka_again(status, error, closing->deadline,
+						flush ? "waiting for acknowledgements" : "committing a transaction"))
+		return false;
+	tk_wait_end();				/* it may have to wait, or not */
+	return true;
 }
 
 static void
@@ -162,14 +186,21 @@ begin_task(TkClosing * closing, TkProducerTask task)
 {
 	static const TkKafkaWait here = {HERE_MS, NULL};
 	TkProducer *producer = tk_pipeline.producers[closing->producer];
+	TkKafkaStatus status;
 	TkKafkaError ignored;
 
 	closing->begun_us = tk_now_us();
 	closing->looked_us = closing->begun_us;
 
 	/* A commit must not be given up and made again: see kafka_producer.c. */
-	if (task == TK_PRODUCER_FLUSH && closing->dry && tk_producer_flush(producer, &here, &ignored) == TK_KAFKA_OK)
-		return true;
+	if (task == TK_PRODUCER_FLUSH && closing->dry)
+	{
+		(void) tk_wait_begin(TK_WAIT_ACKNOWLEDGEMENTS);
+		status = tk_producer_flush(producer, &here, &ignored);
+		tk_wait_end();
+		if (status == TK_KAFKA_OK)
+			return true;
+	}
 
 	/* Not in time; or it has failed, and will say so again. */
 	start_task(producer, task, closing->deadline);
@@ -219,6 +250,7 @@ tk_await_init(TkProducer *producer, int64 deadline, const char *doing)
 	TkKafkaStatus status;
 	TkKafkaError error;
 
+	waits_for = TK_WAIT_REQUEST;
 	do
 	{
 		start_task(producer, TK_PRODUCER_INIT, deadline);
@@ -233,6 +265,7 @@ tk_await_init(TkProducer *producer, int64 deadline, const char *doing)
 			(void) tk_kafka_again(TK_KAFKA_RETRY, &error, deadline, doing);
 		}
 	} while (tk_kafka_again(status, &error, deadline, doing));
+	waits_for = TK_WAIT_NOTHING;
 }
 
 /* Must the producer be renewed after its commit? */
@@ -280,6 +313,7 @@ checkpoint_move(TkCheckpoint *checkpoint, TkCheckpointState to)
 	if (!tk_checkpoint_move(checkpoint, to, tk_now_us()))
 		elog(ERROR, "checkpoint " INT64_FORMAT " can't go from %s to %s", checkpoint->id,
 			 tk_checkpoint_state_name(from), tk_checkpoint_state_name(to));
+	tk_stats_moved(checkpoint);
 }
 
 /* 2: every record is in Kafka's logs, so those of the next checkpoint come behind them. */
@@ -296,11 +330,14 @@ identify_transaction(TkProducer *producer, TkKafkaTransaction * transaction)
 {
 	TkTransactionDescription found;
 	TkKafkaError error;
+	bool		any;
 
 	memset(transaction, 0, sizeof(*transaction));
 	transaction->transactional_id = tk_producer_transactional_id(producer);
-	if (!tk_producer_description(producer, DESCRIPTION_PATIENCE_MS, &found, &error) ||
-		!found.found || found.state != TK_TRANSACTION_ONGOING)
+	(void) tk_wait_begin(TK_WAIT_REQUEST);
+	any = tk_producer_description(producer, DESCRIPTION_PATIENCE_MS, &found, &error);
+	tk_wait_end();
+	if (!any || !found.found || found.state != TK_TRANSACTION_ONGOING)
 		return;
 	transaction->described = true;
 	transaction->producer_id = found.producer_id;
@@ -344,17 +381,15 @@ publish_progress(const TkCheckpoint *checkpoint)
 	TkPipelineEntry *entry = tk_pipeline.entry;
 
 	pg_atomic_write_u64(&entry->checkpoint_id, (uint64) checkpoint->id);
-	pg_atomic_fetch_add_u64(&entry->checkpoints, 1);
-	pg_atomic_fetch_add_u64(&entry->transactions, checkpoint->transactions);
-	pg_atomic_fetch_add_u64(&entry->records, checkpoint->records);
-	pg_atomic_fetch_add_u64(&entry->bytes, checkpoint->bytes);
 	pg_atomic_write_u64(&entry->covered_lsn, Max(pg_atomic_read_u64(&entry->covered_lsn), checkpoint->read_lsn));
-	LWLockAcquire(tk_shared->lock, LW_EXCLUSIVE);
-	entry->last_commit_at = tk_pipeline.committed_at;
-	entry->failures = 0;
-	entry->failed_checkpoints = 0;
-	entry->outlived_checkpoint = 0;
-	LWLockRelease(tk_shared->lock);
+	if (entry->failures != 0 || entry->failed_checkpoints != 0 || entry->outlived_checkpoint != 0)
+	{
+		LWLockAcquire(tk_shared->lock, LW_EXCLUSIVE);
+		entry->failures = 0;
+		entry->failed_checkpoints = 0;
+		entry->outlived_checkpoint = 0;
+		LWLockRelease(tk_shared->lock);
+	}
 	ConditionVariableBroadcast(&entry->changed);
 }
 
@@ -557,7 +592,14 @@ tk_trigger_checkpoint(XLogRecPtr read_lsn, bool dry)
 	TkClosing  *closing;
 
 	/* A free transactional id for the next one; and its records go behind those of the one before. */
-	tk_advance_closing(p->pool_size - 2, false);
+	tk_advance_closing(p->nclosing, false);
+	if (p->nclosing > p->pool_size - 2)
+	{
+		tk_stats_pool_wait();
+		waits_for = TK_WAIT_TRANSACTIONAL_ID;
+		tk_advance_closing(p->pool_size - 2, false);
+		waits_for = TK_WAIT_NOTHING;
+	}
 	tk_await_acknowledged();
 
 	/* 1: nothing but whole transactions up to end_lsn is in it */

@@ -1,7 +1,7 @@
 /*
  * functions.c
  *	  SQL entry points that ask a pipeline's worker for something and wait for
- *	  it: drop_pipeline, pause, resume, checkpoint, wait_for; and live().
+ *	  it: drop_pipeline, pause, resume, checkpoint, wait_for.
  *
  * The procedures commit in between, because a worker must see what they wrote:
  * a request is a committed change of the definition, its answer is the
@@ -38,7 +38,6 @@ PG_FUNCTION_INFO_V1(tk_resume);
 PG_FUNCTION_INFO_V1(tk_accept_position);
 PG_FUNCTION_INFO_V1(tk_checkpoint);
 PG_FUNCTION_INFO_V1(tk_wait_for);
-PG_FUNCTION_INFO_V1(tk_live);
 
 /* How long create_pipeline and resume wait for Kafka, once the slot is durable. */
 #define REACH_KAFKA_MS 10000
@@ -100,9 +99,8 @@ look(TkPipelineEntry *entry, int32 pipeline_id, EntryView *s)
 	LWLockRelease(tk_shared->lock);
 }
 
-/* Are the pipeline's state and reason this role's business? */
-static bool
-may_see(Oid owner)
+bool
+tk_may_see(Oid owner)
 {
 	return has_privs_of_role(GetUserId(), owner) || has_privs_of_role(GetUserId(), ROLE_PG_MONITOR);
 }
@@ -111,7 +109,7 @@ static void
 report_sticky(const char *name, const EntryView *s)
 {
 	/* A reason may hold a record's key. */
-	if (!may_see(s->owner))
+	if (!tk_may_see(s->owner))
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("pipeline \"%s\" has stopped (%s)", name, tk_state_name(s->state))));
@@ -533,7 +531,7 @@ await_visible(TkPipelineEntry *entry, int32 pipeline_id, const char *name, XLogR
 			ereport(ERROR,
 					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 					 errmsg("pipeline \"%s\" does not run", name),
-					 s.reason[0] && may_see(s.owner) ? errdetail("%s", s.reason) : errdetail("It is paused."),
+					 s.reason[0] && tk_may_see(s.owner) ? errdetail("%s", s.reason) : errdetail("It is paused."),
 					 errhint("CALL kafka.resume('%s').", name)));
 		if (give_up != 0)
 		{
@@ -656,58 +654,4 @@ tk_wait_for(PG_FUNCTION_ARGS)
 			PG_RETURN_BOOL(false);
 	}
 	PG_RETURN_BOOL(true);
-}
-
-/* SQL: kafka.live() → setof record: the registry's entries of this database that the caller may see */
-Datum
-tk_live(PG_FUNCTION_ARGS)
-{
-#define LIVE_COLUMNS 18
-	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
-
-	tk_begin_set(fcinfo);
-	if (tk_shared == NULL)
-		return (Datum) 0;
-	for (int i = 0; i < tk_shared->nentries; i++)
-	{
-		TkPipelineEntry *shared = &tk_shared->entries[i];
-		Datum		values[LIVE_COLUMNS];
-		bool		nulls[LIVE_COLUMNS] = {0};
-		TkPipelineEntry copy;
-		int			n = 0;
-
-		LWLockAcquire(tk_shared->lock, LW_SHARED);
-		memcpy(&copy, shared, sizeof(copy));
-		LWLockRelease(tk_shared->lock);
-		if (!copy.in_use || copy.gone || copy.database != MyDatabaseId)
-			continue;
-		if (!may_see(copy.owner))
-			continue;
-
-		values[n++] = Int32GetDatum(copy.pipeline_id);
-		nulls[n] = copy.pid == 0;
-		values[n++] = Int32GetDatum((int32) copy.pid);
-		values[n++] = CStringGetTextDatum(tk_state_name(copy.state));
-		values[n++] = CStringGetTextDatum(copy.reason);
-		values[n++] = CStringGetTextDatum(copy.hint);
-		nulls[n] = copy.since == 0;
-		values[n++] = TimestampTzGetDatum(copy.since);
-		values[n++] = Int32GetDatum(copy.failures);
-		values[n++] = LSNGetDatum(pg_atomic_read_u64(&copy.read_lsn));
-		values[n++] = LSNGetDatum(pg_atomic_read_u64(&copy.covered_lsn));
-		values[n++] = LSNGetDatum(pg_atomic_read_u64(&copy.confirmed_lsn));
-		values[n++] = Int64GetDatum((int64) pg_atomic_read_u64(&copy.checkpoint_id));
-		values[n++] = Int64GetDatum((int64) pg_atomic_read_u64(&copy.checkpoints));
-		values[n++] = Int64GetDatum((int64) pg_atomic_read_u64(&copy.transactions));
-		values[n++] = Int64GetDatum((int64) pg_atomic_read_u64(&copy.records));
-		values[n++] = Int64GetDatum((int64) pg_atomic_read_u64(&copy.bytes));
-		values[n++] = Int64GetDatum((int64) pg_atomic_read_u64(&copy.rejected));
-		nulls[n] = copy.last_commit_at == 0;
-		values[n++] = TimestampTzGetDatum(copy.last_commit_at);
-		nulls[n] = copy.last_failure_at == 0;
-		values[n++] = TimestampTzGetDatum(copy.last_failure_at);
-		Assert(n == LIVE_COLUMNS);
-		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
-	}
-	return (Datum) 0;
 }

@@ -20,6 +20,9 @@ extern void tk_utility(const char *command);
  */
 extern int64 tk_update_definition(int32 pipeline_id, const char *set, bool dropping_too);
 
+/* Are the pipeline's state and reason this role's business? */
+extern bool tk_may_see(Oid owner);
+
 /* Publishes what was just committed. */
 extern TkPipelineEntry *tk_request(const TkDefinition *d, int64 generation, bool wanted, bool gone);
 

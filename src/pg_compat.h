@@ -24,6 +24,7 @@
 #include "utils/acl.h"
 #include "utils/inval.h"
 #include "utils/tuplestore.h"
+#include "utils/wait_event.h"
 
 #if PG_VERSION_NUM < 140000
 #error "transactional_kafka needs PostgreSQL 14 or later"
@@ -122,6 +123,17 @@ tk_begin_set(FunctionCallInfo fcinfo)
 	rsinfo->setDesc = CreateTupleDescCopy(rsinfo->expectedDesc);
 	rsinfo->setResult = tuplestore_begin_heap((rsinfo->allowedModes & SFRM_Materialize_Random) != 0, false, work_mem);
 	MemoryContextSwitchTo(caller);
+#endif
+}
+
+/* What a process of ours waits for, in pg_stat_activity: before 17 all extensions have one event. */
+static inline uint32
+tk_wait_event_new(const char *name)
+{
+#if PG_VERSION_NUM >= 170000
+	return WaitEventExtensionNew(name);
+#else
+	return PG_WAIT_EXTENSION;
 #endif
 }
 

@@ -78,6 +78,9 @@ TkPipeline	tk_pipeline;
 
 static int64 running_since_us;
 
+/* When the limit was read up to which the reader ran dry last. */
+static TimestampTz dry_at;
+
 /* The fork points of this server's timeline history. */
 static struct TkFork *forks;
 static int	nforks;
@@ -458,6 +461,7 @@ judge_prepared(TkRpc *rpc, const TkPrepared * row, char *reason, size_t size)
 		TkKafkaStatus status = tk_rpc_describe(rpc, row->transaction.transactional_id, &tk_kafka_slice, &found, &error);
 		TkRedrive	todo = TK_REDRIVE_NOTHING;
 
+		tk_pipeline.prepared_judged = status == TK_KAFKA_OK && vote.known && row->timeline == tk_pipeline.timeline;
 		if (status == TK_KAFKA_OK)
 			todo = tk_redrive(&vote, row->timeline, tk_pipeline.timeline, &found, reason, size);
 		else
@@ -516,7 +520,7 @@ redrive(const TkProgress *progress)
 	char		reason[700] = "";
 	bool		any;
 
-	p->redriven = false;
+	p->redriven = p->prepared_judged = false;
 	p->redrive_reason = NULL;
 	tk_transaction_begin();
 	MemoryContextSwitchTo(p->context);
@@ -637,6 +641,7 @@ decide(void)
 	TkCommittables rows;
 	uint64		instances[2];
 	int64		held;
+	int64		prepared;
 	XLogRecPtr	held_end;
 
 	await_stable_progress();
@@ -652,6 +657,7 @@ decide(void)
 	if (judge(found, &mine, true) == TK_VERDICT_ADOPT)
 		tk_committable_adopt(p->definition->pipeline_id, p->options->retained_checkpoints,
 							 found->checkpoint, found->end_lsn, p->timeline);
+	prepared = mine.newest > mine.committed ? mine.newest : 0;
 	held = found != NULL ? found->checkpoint : 0;
 	held_end = found != NULL ? found->end_lsn : tk_slot_confirmed();
 	tk_committable_settle(p->definition->pipeline_id, held, p->redriven, p->redrive_reason);
@@ -674,6 +680,11 @@ decide(void)
 	p->checkpoint.end_lsn = held_end;
 	p->attempt = rows.next_attempt;
 	pg_atomic_write_u64(&p->entry->checkpoint_id, (uint64) held);
+	if (prepared != 0)
+		tk_stats_resolved(prepared, prepared > held ? TK_OUTCOME_REPLAYED :
+						  p->redriven ? TK_OUTCOME_REDRIVEN : TK_OUTCOME_ALREADY_COMMITTED);
+	if (prepared > held && p->prepared_judged)
+		tk_stats_alarm();
 	TK_FAILPOINT(AFTER_DECIDE);
 }
 
@@ -727,6 +738,7 @@ tk_pipeline_recover(void)
 	tk_wal_open(p->context, Max((XLogRecPtr) p->checkpoint.end_lsn, tk_slot_confirmed()), p->publications,
 				tk_stream_message);
 	MemoryContextSwitchTo(p->context);
+	tk_stats_restored(p->checkpoint.id - 1, p->checkpoint.end_lsn);
 }
 
 /* ----------------------------------------------------------------
@@ -765,6 +777,7 @@ settle_idle(void)
 		pg_atomic_write_u64(&p->entry->covered_lsn, p->dry_limit);
 		ConditionVariableBroadcast(&p->entry->changed);
 	}
+	tk_stats_settled(dry_at);
 	if (p->committed_at != 0 && tk_now_us() - p->last_triggered_us >= MARK_AFTER_US)
 		mark_committed();
 }
@@ -833,11 +846,19 @@ sleep_ms(XLogRecPtr limit)
 	TkPipeline *p = &tk_pipeline;
 	long		timeout = IDLE_MS;
 
+	tk_sleeps_for = TK_WAIT_COMMITS;
+
 	/* An asynchronous commit is flushed soon, and a standby flushes what is flushed here; nobody tells. */
 	if (GetXLogInsertRecPtr() > tk_flush_position(NULL))
+	{
 		timeout = UNFLUSHED_MS;
+		tk_sleeps_for = TK_WAIT_WAL_FLUSH;
+	}
 	else if (tk_flush_position(NULL) > limit)
+	{
 		timeout = STANDBY_MS;
+		tk_sleeps_for = TK_WAIT_STANDBY;
+	}
 
 	/* With as many checkpoints on their way as may be, the next one waits for an end. */
 	if (p->nclosing <= p->pool_size - 2)
@@ -863,6 +884,7 @@ sleep_until_commit(XLogRecPtr limit)
 	 */
 	if (nap > 0)
 	{
+		tk_sleeps_for = TK_WAIT_INTERVAL;
 		tk_await_wakeup(Min(nap, NAP_MS));
 		return;
 	}
@@ -928,11 +950,14 @@ tk_pipeline_run(void)
 	running_since_us = tk_now_us();
 	for (;;)
 	{
+		TimestampTz limit_at = GetCurrentTimestamp();	/* before it is read: what had committed is below it */
 		XLogRecPtr	limit = tk_wal_read_limit();
 		bool		dry = read_until_dry(limit);
 		bool		stop = tk_stop_wanted();
 		bool		asking;
 
+		if (dry)
+			dry_at = limit_at;
 		pg_atomic_write_u64(&p->entry->read_lsn, tk_wal_position());
 		tk_advance_closing(stop ? 0 : p->nclosing, false);
 		if (dry || stop)
@@ -962,6 +987,7 @@ tk_pipeline_run(void)
 		for (int i = 0; i < p->pool_size; i++)
 			if (!tk_is_closing(i))
 				tk_producer_poll(p->producers[i], 0);
+		tk_note_queue();
 		tk_forward_logs();
 		if (p->entry->failures != 0 && tk_now_us() - running_since_us > SOUND_AFTER_US)
 		{
@@ -973,7 +999,10 @@ tk_pipeline_run(void)
 		{
 			(void) pgstat_report_stat(false);	/* autovacuum goes by it */
 			if (asking)
+			{
+				tk_sleeps_for = TK_WAIT_MARKERS;
 				tk_await_wakeup(MARKERS_MS);
+			}
 			else
 				sleep_until_commit(limit);
 		}

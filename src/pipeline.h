@@ -65,6 +65,7 @@ typedef struct TkPipeline
 	uint64		instance;		/* of this start */
 	bool		redriven;		/* this start has committed a prepared checkpoint's Kafka transaction */
 	const char *redrive_reason; /* why it hasn't; NULL: there was no need to */
+	bool		prepared_judged;	/* the coordinator knew what had become of that transaction */
 	bool		accepting;		/* the operator has said where to go on: no verdict at this start */
 
 	/* Kafka */
@@ -151,6 +152,9 @@ extern void tk_closing_init(void);
 /* Sleeps until a producer's task ends, somebody sets the latch, or the time (ms) is over. */
 extern void tk_await_wakeup(long timeout);
 
+/* What a sleep is for when no checkpoint is closing. */
+extern TkWaitKind tk_sleeps_for;
+
 /* init_transactions, by the producer's thread. */
 extern void tk_await_init(TkProducer *producer, int64 deadline, const char *doing);
 
@@ -218,6 +222,9 @@ extern void tk_append_record(TkProducer *producer, TkProducerTopic *topic, int32
 
 /* Somebody wants this process to end or to start anew (pause, drop, a changed definition). */
 extern bool tk_stop_wanted(void);
+
+/* Tells the statistics how many records are with Kafka's client. */
+extern void tk_note_queue(void);
 
 /* Set when a wait gave up because of tk_stop_wanted(). */
 extern bool tk_stopping;

@@ -61,7 +61,7 @@ request_shared_memory(void)
 	if (previous_request_hook)
 		previous_request_hook();
 #endif
-	RequestAddinShmemSpace(shared_size());
+	RequestAddinShmemSpace(add_size(shared_size(), tk_stats_size(max_pipelines)));
 	RequestNamedLWLockTranche(TRANCHE_NAME, 1);
 }
 
@@ -80,10 +80,6 @@ init_entry(TkPipelineEntry *entry)
 	pg_atomic_init_u64(&entry->visible_wanted, 0);
 	pg_atomic_init_u64(&entry->confirmed_lsn, 0);
 	pg_atomic_init_u64(&entry->checkpoint_id, 0);
-	pg_atomic_init_u64(&entry->checkpoints, 0);
-	pg_atomic_init_u64(&entry->transactions, 0);
-	pg_atomic_init_u64(&entry->records, 0);
-	pg_atomic_init_u64(&entry->bytes, 0);
 	pg_atomic_init_u64(&entry->rejected, 0);
 	ConditionVariableInit(&entry->changed);
 }
@@ -107,6 +103,7 @@ init_shared_memory(void)
 		for (int i = 0; i < max_pipelines; i++)
 			init_entry(&tk_shared->entries[i]);
 	}
+	tk_stats_init(max_pipelines, tk_shared->lock->tranche);
 	LWLockRelease(AddinShmemInitLock);
 }
 
@@ -284,11 +281,8 @@ take_entry(const TkPublication *p)
 		pg_atomic_write_u64(&entry->visible_wanted, 0);
 		pg_atomic_write_u64(&entry->confirmed_lsn, 0);
 		pg_atomic_write_u64(&entry->checkpoint_id, 0);
-		pg_atomic_write_u64(&entry->checkpoints, 0);
-		pg_atomic_write_u64(&entry->transactions, 0);
-		pg_atomic_write_u64(&entry->records, 0);
-		pg_atomic_write_u64(&entry->bytes, 0);
 		pg_atomic_write_u64(&entry->rejected, 0);
+		tk_stats_clear(i);
 		entry->in_use = true;
 		return entry;
 	}

@@ -26,6 +26,7 @@
 #include "storage/lwlock.h"
 
 #include "route.h"
+#include "stats.h"
 
 typedef enum TkPipelineStateKind
 {
@@ -43,7 +44,6 @@ typedef enum TkPipelineStateKind
 
 #define tk_state_is_sticky(state) ((state) >= TK_STATE_DIVERGED)
 
-#define TK_REASON_MAX 512
 #define TK_HINT_MAX 256
 
 typedef struct TkPipelineEntry
@@ -84,10 +84,8 @@ typedef struct TkPipelineEntry
 	bool		slot_ready;		/* its slot was made and is durable */
 	char		reason[TK_REASON_MAX];	/* of a sticky state, or of the last failure */
 	char		hint[TK_HINT_MAX];
-	TimestampTz last_failure_at;
 	int			failed_checkpoints; /* in a row */
 	int64		outlived_checkpoint;	/* the one that has outlived transaction_timeout; 0: none */
-	TimestampTz last_commit_at; /* when Kafka committed last */
 
 	/* From here on initialized once, for whoever has the entry. */
 
@@ -100,10 +98,6 @@ typedef struct TkPipelineEntry
 	pg_atomic_uint64 visible_wanted;	/* somebody waits for that, up to here */
 	pg_atomic_uint64 confirmed_lsn; /* the slot's position */
 	pg_atomic_uint64 checkpoint_id; /* the newest committed in Kafka */
-	pg_atomic_uint64 checkpoints;	/* since the server started */
-	pg_atomic_uint64 transactions;
-	pg_atomic_uint64 records;
-	pg_atomic_uint64 bytes;
 	pg_atomic_uint64 rejected;	/* messages with our prefix that produce() didn't write */
 
 	ConditionVariable changed;	/* state, pid, slot_ready, covered_lsn, visible_lsn */
@@ -126,6 +120,9 @@ typedef struct TkShared
 } TkShared;
 
 extern TkShared *tk_shared;		/* NULL: the library is not preloaded */
+
+/* Its number, by which stats.c knows it. */
+#define tk_entry_index(entry) ((int) ((entry) - tk_shared->entries))
 
 /* Retained WAL, in MB, from which on the launcher warns of it; -1: never */
 extern int	tk_retained_wal_warning;

@@ -278,6 +278,7 @@ open_checkpoint(void)
 	if (!tk_checkpoint_move(&tk_pipeline.checkpoint, TK_CHECKPOINT_OPEN, tk_now_us()))
 		elog(ERROR, "a record came while checkpoint " INT64_FORMAT " is %s",
 			 tk_pipeline.checkpoint.id, tk_checkpoint_state_name(tk_pipeline.checkpoint.state));
+	tk_stats_opened(&tk_pipeline.checkpoint, transaction.commit_us);
 }
 
 /* What an encoder has written. */
@@ -504,6 +505,7 @@ end_transaction(const TkMessage *message)
 		send_transaction_marker(true);
 	tk_pipeline.checkpoint.transactions++;
 	tk_pipeline.checkpoint.end_lsn = message->end_lsn;
+	tk_stats_transaction(&tk_pipeline.checkpoint, transaction.commit_us);
 	tk_pipeline.boundary = true;
 }
 

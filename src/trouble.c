@@ -186,6 +186,24 @@ tk_kafka_failed(const char *doing, const TkKafkaError *error)
 	pg_unreachable();
 }
 
+/* Records that are with Kafka's client.  One may be in use by a thread of its own: a stale number is read again soon. */
+static long
+unacknowledged(void)
+{
+	long		records = 0;
+
+	for (int i = 0; i < tk_pipeline.pool_size; i++)
+		if (tk_pipeline.producers[i] != NULL)
+			records += tk_producer_unacknowledged(tk_pipeline.producers[i]);
+	return records;
+}
+
+void
+tk_note_queue(void)
+{
+	tk_stats_queued(unacknowledged());
+}
+
 /* Kafka has answered. */
 static void
 end_silence(void)
@@ -204,14 +222,11 @@ end_silence(void)
 static void
 note_silence(const TkKafkaError *error, const char *doing, int64 now)
 {
-	long		records = 0;
+	long		records = unacknowledged();
 	bool		same_wait = silent_since != 0 && (outage || now - silent_noted < SAME_WAIT_US);
 
-	/* One may be in use by a thread of its own: a stale number is read again soon. */
-	for (int i = 0; i < tk_pipeline.pool_size; i++)
-		if (tk_pipeline.producers[i] != NULL)
-			records += tk_producer_unacknowledged(tk_pipeline.producers[i]);
 	silent_noted = now;
+	tk_stats_queued(records);
 	if (!same_wait || records != silent_records)
 	{
 		end_silence();
@@ -241,6 +256,7 @@ tk_kafka_again(TkKafkaStatus status, const TkKafkaError *error, int64 deadline_u
 	tk_forward_logs();
 	if (status == TK_KAFKA_OK)
 	{
+		tk_wait_end();
 		end_silence();
 		return false;
 	}
@@ -277,6 +293,7 @@ tk_kafka_again(TkKafkaStatus status, const TkKafkaError *error, int64 deadline_u
 	}
 	if (now >= deadline_us)
 		tk_kafka_failed(doing, error);
+	(void) tk_wait_begin(TK_WAIT_REQUEST);	/* the caller calls again at once */
 	return true;
 }
 

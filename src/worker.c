@@ -80,6 +80,7 @@ pipeline_exit(int code, Datum arg)
 	TkPipelineEntry *entry = p->entry;
 
 	tk_set_waiting(entry, false);
+	tk_stats_detach();
 	if (p->reader != NULL)
 		(void) tk_progress_reader_destroy(p->reader, TK_EXIT_PATIENCE_MS);
 	for (int i = 0; i < p->pool_size; i++)
@@ -159,7 +160,10 @@ attach(int index)
 	LWLockRelease(tk_shared->lock);
 	tk_pipeline.entry = entry;
 	if (mine)
+	{
+		tk_stats_attach(tk_entry_index(entry));
 		ConditionVariableBroadcast(&entry->changed);
+	}
 	return mine;
 }
 
@@ -266,7 +270,7 @@ handle_error(void)
 	/* Decoding, and confirming the slot, run outside of a transaction: no abort lets go of what they held. */
 	LWLockReleaseAll();
 	ConditionVariableCancelSleep();
-	pgstat_report_wait_end();
+	tk_wait_end();
 	if (sticky == TK_STATE_STOPPED && p->definition != NULL && !heals(error->sqlerrcode))
 	{
 		sticky = TK_STATE_FAILED;
@@ -290,10 +294,12 @@ handle_error(void)
 
 	if (tk_stopping)
 	{
+		tk_stats_failed(error->message, false);
 		orderly_exit = true;
 		warn_of_pause();
 		return;
 	}
+	tk_stats_failed(sticky != TK_STATE_STOPPED ? reason : error->message, true);
 	if (sticky != TK_STATE_STOPPED)
 	{
 		store_sticky(sticky, reason, hint);
@@ -314,9 +320,6 @@ handle_error(void)
 		psprintf("%s; besides, its replication slot %s: it will stop as slot_lost", error->message, lost);
 	tk_set_state(p->entry, TK_STATE_RETRYING, reason, error->hint);
 	state_told = true;
-	LWLockAcquire(tk_shared->lock, LW_EXCLUSIVE);
-	p->entry->last_failure_at = GetCurrentTimestamp();
-	LWLockRelease(tk_shared->lock);
 	tk_request_scout(MyDatabaseId); /* the definition may be gone with its extension */
 }
 
