@@ -140,7 +140,8 @@ foreach my $point (qw(after-append after-flush after-prepare-commit))
 
 	# one that is open is Ongoing; its time over, it is aborted by the broker
 	wait_until { $state = $list->(); $state !~ /Ongoing|Prepare/ } 'the end of its transaction by the broker', 60;
-	is(scalar(grep { $state =~ /\Q$_\E\s.*CompleteAbort/ } @ids), 1, "$point: the broker has aborted it");
+	# (and the next checkpoint's, if that had begun)
+	cmp_ok(scalar(grep { $state =~ /\Q$_\E\s.*CompleteAbort/ } @ids), '>=', 1, "$point: the broker has aborted it");
 	set_failpoint($node, '');
 	heals("$point: a transaction that the broker has ended");
 	next unless $id ne '';
