@@ -4,6 +4,7 @@
 #   make check            all tests, on servers of their own; installs what is missing (Debian)
 #   make demo             shows what it does, likewise
 #   make bench            measures it beside what PostgreSQL and librdkafka alone can do here
+#   make bounds           the test of large and many at full size (15 minutes, 10 GB of disk); "make check" has it in small
 #   make unit             the unit tests of the pure parts only
 #   make simulate         the checkpoint protocol simulated, optimized: TK_SEEDS=1000000 make simulate
 #   make indent           lays the C files out as pgindent does (pg-bsd-indent)
@@ -34,7 +35,7 @@ override with_llvm = no
 
 # These stand on their own, without PGXS: check and demo work before PostgreSQL is installed, and PGXS has a "check"
 # of its own.
-OWN_GOALS = check demo bench unit unit-programs simulate indent indent-check
+OWN_GOALS = check demo bench bounds unit unit-programs simulate indent indent-check
 ifneq ($(filter $(OWN_GOALS),$(MAKECMDGOALS)),)
 
 .PHONY: $(MAKECMDGOALS)
@@ -44,6 +45,9 @@ check:
 
 demo:
 	@test/demo
+
+bounds:
+	@TK_SCALE=1 test/check tap 080_bounds.pl
 
 bench:
 	@test/install bench && test/bench/run

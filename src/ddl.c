@@ -74,6 +74,9 @@ PG_FUNCTION_INFO_V1(tk_keep_owner);
 static object_access_hook_type previous_access_hook = NULL;
 static ProcessUtility_hook_type previous_utility_hook = NULL;
 
+/* This transaction has dropped something that the event trigger would want to look at. */
+static bool drop_matters = false;
+
 /* The database that this transaction drops, and one that it changes. */
 static Oid	dropped_database = InvalidOid;
 static Oid	altered_database = InvalidOid;
@@ -140,6 +143,23 @@ used_object_goes(Oid classId, Oid objectId)
 	table_close(rel, AccessShareLock);
 }
 
+/* May a pipeline have it?  What is temporary can't be published. */
+static bool
+is_permanent_table(Oid relid)
+{
+	HeapTuple	tuple = SearchSysCache1(RELOID, ObjectIdGetDatum(relid));
+	Form_pg_class form;
+	bool		result;
+
+	if (!HeapTupleIsValid(tuple))
+		return true;
+	form = (Form_pg_class) GETSTRUCT(tuple);
+	result = form->relpersistence != RELPERSISTENCE_TEMP &&
+		(form->relkind == RELKIND_RELATION || form->relkind == RELKIND_PARTITIONED_TABLE);
+	ReleaseSysCache(tuple);
+	return result;
+}
+
 static void
 object_access(ObjectAccessType access, Oid classId, Oid objectId, int subId, void *arg)
 {
@@ -151,6 +171,10 @@ object_access(ObjectAccessType access, Oid classId, Oid objectId, int subId, voi
 		altered_database = objectId;
 	if (access != OAT_DROP || subId != 0)
 		return;
+
+	if (!drop_matters)
+		drop_matters = classId == ForeignServerRelationId || classId == PublicationRelationId ||
+			(classId == RelationRelationId && is_permanent_table(objectId));
 
 	/* kafka.pipeline goes only with its extension */
 	if (classId == RelationRelationId && objectId == tk_catalog_oid())
@@ -241,7 +265,10 @@ after_transaction(XactEvent event, void *arg)
 	if (event == XACT_EVENT_COMMIT && OidIsValid(altered_database))
 		tk_request_scout(altered_database);
 	if (event == XACT_EVENT_COMMIT || event == XACT_EVENT_ABORT || event == XACT_EVENT_PREPARE)
+	{
 		dropped_database = altered_database = InvalidOid;
+		drop_matters = false;
+	}
 }
 
 /* ----------------------------------------------------------------
@@ -490,6 +517,14 @@ tk_on_drop(PG_FUNCTION_ARGS)
 	Privileged	saved;
 
 	check_event_trigger(fcinfo, "kafka.on_drop()");
+
+	/*
+	 * Thousands of temporary tables shall not pay for it: our hook has seen all that went, if there is one.  Not
+	 * forgotten before the transaction ends: an event trigger before this one may have dropped something too, and
+	 * come here first.
+	 */
+	if (tk_shared != NULL && !drop_matters)
+		PG_RETURN_NULL();
 	SPI_connect();
 	tk_begin_privileged(&saved);
 	if (tk_execute(&find_used, NULL, NULL, false) > 0)

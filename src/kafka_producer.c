@@ -92,19 +92,26 @@ struct TkProducer
 	char		failure[384];
 	TkDescriber *describer;		/* NULL: transactions are not described */
 	bool		asked;			/* about this transaction */
+	size_t		queue_bytes;	/* a value larger than this never gets into librdkafka's queue */
+	long		queue_headed;	/* no record with headers is taken while so many wait */
 	TkProducerTopic *topics[TOPIC_BUCKETS];
 	Tasks		tasks;
 };
 
 /*
- * Ours unless the user's.  Memory: at most 64 MB of keys and values and 100000
- * records (their bookkeeping is some 200 bytes each, which kbytes doesn't
+ * Ours unless the user's.  Memory: at most 64 MB of values and 100000 records
+ * (their keys and bookkeeping are some 200 bytes each, which kbytes doesn't
  * count); a full queue only makes the worker wait.
  */
+#define QUEUE_KBYTES "65536"
+
+/* A record's headers cost librdkafka some 600 bytes more, an allocation each: of those only so many may wait. */
+#define QUEUE_HEADED 50000
+
 static const TkDefault producer_defaults[] = {
 	{"linger.ms", "5", "queue.buffering.max.ms"},
 	{"queue.buffering.max.messages", "100000", NULL},
-	{"queue.buffering.max.kbytes", "65536", NULL},
+	{"queue.buffering.max.kbytes", QUEUE_KBYTES, NULL},
 	{"topic.metadata.propagation.max.ms", "10000", NULL},
 };
 
@@ -180,6 +187,38 @@ on_delivery(rd_kafka_t *rk, const rd_kafka_message_t *message, void *opaque)
 					 message->key, message->key_len, message->len);
 }
 
+/* Whoever allows larger records than the queue holds by default wants them sent: librdkafka knows no such thing. */
+static bool
+make_room(rd_kafka_conf_t *conf, const TkKafkaConf *user, TkKafkaError *error)
+{
+	int			i;
+
+	if (tk_conf_has(user, "queue.buffering.max.kbytes"))
+		return true;
+	for (i = 0; i < user->nproperties; i++)
+	{
+		long		kbytes;
+
+		if (strcmp(user->properties[i].name, "message.max.bytes") != 0)
+			continue;
+		kbytes = atol(user->properties[i].value) / 1024 + 1;
+		if (kbytes > atol(QUEUE_KBYTES) && !tk_conf_set_int(conf, "queue.buffering.max.kbytes", (int) kbytes, error))
+			return false;
+	}
+	return true;
+}
+
+static size_t
+queue_bytes(const TkProducer *p)
+{
+	char		kbytes[32];
+	size_t		size = sizeof(kbytes);
+
+	if (rd_kafka_conf_get(rd_kafka_conf(p->client.rk), "queue.buffering.max.kbytes", kbytes, &size) != RD_KAFKA_CONF_OK)
+		return SIZE_MAX;
+	return (size_t) atol(kbytes) * 1024;
+}
+
 TkProducer *
 tk_producer_create(const TkKafkaConf *user, const char *transactional_id, int transaction_timeout_ms,
 				   TkKafkaError *error)
@@ -209,6 +248,7 @@ tk_producer_create(const TkKafkaConf *user, const char *transactional_id, int tr
 	conf = rd_kafka_conf_new();
 	if (!tk_conf_defaults(conf, producer_defaults, sizeof(producer_defaults) / sizeof(producer_defaults[0]),
 						  user, error) ||
+		!make_room(conf, user, error) ||
 		!tk_conf_set_int(conf, "socket.timeout.ms", request_timeout, error) ||
 		!tk_conf_set(conf, "transactional.id", transactional_id, error) ||
 		!tk_conf_set_int(conf, "transaction.timeout.ms", transaction_timeout_ms, error) ||
@@ -230,6 +270,8 @@ tk_producer_create(const TkKafkaConf *user, const char *transactional_id, int tr
 		free(p);
 		return NULL;
 	}
+	p->queue_bytes = queue_bytes(p);
+	p->queue_headed = tk_conf_has(user, "queue.buffering.max.messages") ? LONG_MAX : QUEUE_HEADED;
 	return p;
 }
 
@@ -396,7 +438,7 @@ refused(TkProducer *p, TkProducerTopic *topic, int code, int32_t partition, cons
 	char		key_text[80];
 	TkKafkaStatus status;
 
-	if (code == RD_KAFKA_RESP_ERR__QUEUE_FULL)
+	if (code == RD_KAFKA_RESP_ERR__QUEUE_FULL && value_len <= p->queue_bytes)
 		return tk_fail(error, TK_KAFKA_RETRY, TK_CAUSE_QUEUE_FULL, code,
 					   "transactional id \"%s\": the send queue is full", p->transactional_id);
 
@@ -406,10 +448,11 @@ refused(TkProducer *p, TkProducerTopic *topic, int code, int32_t partition, cons
 		return status;
 
 	describe_key(key_text, sizeof(key_text), key, key_len);
-	if (code == RD_KAFKA_RESP_ERR_MSG_SIZE_TOO_LARGE)
+	if (code == RD_KAFKA_RESP_ERR_MSG_SIZE_TOO_LARGE || code == RD_KAFKA_RESP_ERR__QUEUE_FULL)
 		return tk_fail(error, TK_KAFKA_ABORT, TK_CAUSE_OVERSIZE, code,
-					   "topic \"%s\": a record (%s) of %zu bytes is larger than message.max.bytes",
-					   topic->name, key_text, key_len + value_len);
+					   "topic \"%s\": a record (%s) of %zu bytes is larger than %s",
+					   topic->name, key_text, key_len + value_len,
+					   code == RD_KAFKA_RESP_ERR__QUEUE_FULL ? "queue.buffering.max.kbytes" : "message.max.bytes");
 	if (code == RD_KAFKA_RESP_ERR__UNKNOWN_PARTITION)
 		return tk_fail(error, TK_KAFKA_ABORT, TK_CAUSE_NO_TOPIC, code, "topic \"%s\" has no partition %d",
 					   topic->name, (int) partition);
@@ -466,7 +509,9 @@ tk_producer_send(TkProducer *p, TkProducerTopic *topic, int32_t partition, const
 {
 	int			code = 0;
 
-	if (nheaders > 0)
+	if (nheaders > 0 && p->unacknowledged >= p->queue_headed)
+		code = RD_KAFKA_RESP_ERR__QUEUE_FULL;
+	else if (nheaders > 0)
 		code = send_with_headers(p, topic, partition, key, key_len, value, value_len, headers, nheaders);
 	else if (rd_kafka_produce(topic->handle, partition, RD_KAFKA_MSG_F_COPY, (void *) value, value_len,
 							  key, key_len, NULL) != 0)

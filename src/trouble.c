@@ -161,7 +161,7 @@ tk_kafka_failed(const char *doing, const TkKafkaError *error)
 						   "topic or partition missing while %s: %s", doing, error->message);
 		case TK_CAUSE_OVERSIZE:
 			tk_stop_sticky(TK_STATE_FAILED,
-						   "Raise message.max.bytes of the server and max.message.bytes of the topic, then CALL kafka.resume().",
+						   "Raise the limit that is named: an option of the server, or the topic's max.message.bytes. Then CALL kafka.resume().",
 						   "record too large while %s: %s", doing, error->message);
 		case TK_CAUSE_CONFIGURATION:
 			tk_stop_sticky(TK_STATE_FAILED, retry_hint, "refused configuration while %s: %s", doing, error->message);

@@ -43,6 +43,9 @@
 
 #define OUTPUT_PLUGIN "pgoutput"
 
+/* pgoutput's message buffer, grown beyond this by a large value, is given back. */
+#define MESSAGE_KEEP (1024 * 1024)
+
 static LogicalDecodingContext *decoding = NULL;
 static TkWalMessage message_callback = NULL;
 static XLogRecPtr read_limit = InvalidXLogRecPtr;
@@ -86,6 +89,14 @@ static void
 write_message(LogicalDecodingContext *ctx, XLogRecPtr lsn, TransactionId xid, bool last_write)
 {
 	message_callback(ctx->out, lsn);
+	if (ctx->out->maxlen > MESSAGE_KEEP)
+	{
+		MemoryContext caller = MemoryContextSwitchTo(GetMemoryChunkContext(ctx->out->data));
+
+		pfree(ctx->out->data);
+		initStringInfo(ctx->out);
+		MemoryContextSwitchTo(caller);
+	}
 }
 
 static void

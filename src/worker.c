@@ -61,7 +61,7 @@ pin_settings(void)
 
 	/* A standby's copy of the committable isn't needed, and must not hold the Kafka transaction open. */
 	pin_setting("synchronous_commit", "local");
-	pin_setting("logical_decoding_work_mem", "64MB");
+	pin_setting("logical_decoding_work_mem", "32MB");
 	pin_setting("default_transaction_isolation", "read committed");
 	pin_setting("default_transaction_read_only", "off");
 	pin_setting("default_transaction_deferrable", "off");

@@ -3,7 +3,6 @@
 use strict;
 use warnings;
 
-use IO::Socket::INET;
 use Test::More;
 use TransactionalKafka;
 use Proxy;
@@ -13,33 +12,9 @@ use Workload;
 my %kinds = (Produce => 0, Metadata => 3, InitProducerId => 22, AddPartitionsToTxn => 24, EndTxn => 26);
 my @rules = qw(lose-request lose-answer cut-request cut-answer);
 
-# A broker with one more listener, which it says is to be reached where the proxy listens.
 my $proxy  = Proxy->new;
-my $broker = start_broker('proxied');
-$broker->stop;
-my $file = $broker->directory . '/server.properties';
-my $properties = PostgreSQL::Test::Utils::slurp_file($file);
-my ($listeners) = $properties =~ /^listeners=(.*)/m;
+my $broker = $proxy->broker('proxied');
 my $direct = $broker->address;
-my $behind = free_port();
-PostgreSQL::Test::Utils::append_to_file($file, <<"PROPERTIES");
-listeners=$listeners,PROXIED://$behind
- advertised.listeners=PLAINTEXT://$direct,PROXIED://${\ $proxy->address}
-listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,PROXIED:PLAINTEXT
-PROPERTIES
-$broker->start;
-$proxy->forward_to($behind);
-
-# Below the range that the kernel takes ports of outgoing connections from
-sub free_port
-{
-	foreach (1 .. 100)
-	{
-		my $port = 20000 + int(rand(12000));
-		return "127.0.0.1:$port" if IO::Socket::INET->new(LocalAddr => '127.0.0.1', LocalPort => $port, Listen => 1);
-	}
-	die 'no free port';
-}
 
 # The workload looks at the broker directly; the pipeline's server is the one behind the proxy.
 my $node = new_node('main');

@@ -17,9 +17,10 @@ sub new
 		broker  => $broker,
 		topic   => $topic,
 		next    => 0,     # offset
-		open    => {},    # producer id => [ offset, ... ] of its open transaction
+		open    => {},    # producer id => [ range, ... ] of its open transaction: [ first offset, last offset ]
 		commits => {},    # producer id => how many it has committed
-		of      => {},    # offset => transaction
+		of      => [],    # [ first offset, last offset, transaction ], ...: committed ones
+		sorted  => 1,     # whether {of} is, by offset
 	}, $class;
 }
 
@@ -40,7 +41,20 @@ sub read_on
 sub transaction_of
 {
 	my ($self, $offset) = @_;
-	return $self->{of}->{$offset};
+
+	@{ $self->{of} } = sort { $a->[0] <=> $b->[0] } @{ $self->{of} } unless $self->{sorted};
+	$self->{sorted} = 1;
+	my ($low, $high) = (0, scalar @{ $self->{of} });
+	while ($low < $high)
+	{
+		my $middle = int(($low + $high) / 2);
+		my ($first, $last, $transaction) = @{ $self->{of}->[$middle] };
+
+		return $transaction if $offset >= $first && $offset <= $last;
+		if   ($offset < $first) { $high = $middle; }
+		else                    { $low  = $middle + 1; }
+	}
+	return undef;
 }
 
 # How many are committed.
@@ -107,7 +121,10 @@ sub read_batches
 		}
 		elsif ($attributes & 0x10)
 		{
-			push @{ $self->{open}->{$producer} }, $base .. $base + $delta;
+			my $ranges = $self->{open}->{$producer} ||= [];
+
+			if (@$ranges && $ranges->[-1]->[1] == $base - 1) { $ranges->[-1]->[1] = $base + $delta; }
+			else                                             { push @$ranges, [ $base, $base + $delta ]; }
 		}
 	}
 	return $self->{next} > $from;
@@ -127,11 +144,12 @@ sub marker
 sub end_transaction
 {
 	my ($self, $producer, $commit) = @_;
-	my $offsets = delete $self->{open}->{$producer};
+	my $ranges = delete $self->{open}->{$producer};
 
-	return unless $commit && $offsets;
+	return unless $commit && $ranges;
 	my $transaction = $producer . ':' . ++$self->{commits}->{$producer};
-	$self->{of}->{$_} = $transaction foreach @$offsets;
+	push @{ $self->{of} }, map { [ @$_, $transaction ] } @$ranges;
+	$self->{sorted} = 0;
 	return;
 }
 

@@ -6,6 +6,7 @@
 #   $proxy->forward_to('127.0.0.1:9092');
 #   $proxy->rule('lose-answer', 26);            from now on; returns once it is in force
 #   $proxy->hits                                requests that the rule has met
+#   $proxy->slow_down(1_000_000);               so many bytes a second go to the broker, over all connections; 0: as it can
 #
 # Rules, for requests of the given kind (KINDS in Kafka's protocol guide):
 #   pass          nothing
@@ -53,6 +54,39 @@ sub new
 
 sub address { return $_[0]->{address}; }
 
+# Starts a broker (as TransactionalKafka::start_broker) with one more listener, which it says is to be reached where this
+# proxy listens.  $broker->address by-passes the proxy.
+sub broker
+{
+	my ($self, @arguments) = @_;
+	my $broker = TransactionalKafka::start_broker(@arguments);
+	my $file   = $broker->directory . '/server.properties';
+	my ($listeners) = PostgreSQL::Test::Utils::slurp_file($file) =~ /^listeners=(.*)/m;
+	my $direct = $broker->address;
+	my $behind = free_port();
+
+	$broker->stop;
+	PostgreSQL::Test::Utils::append_to_file($file, <<"PROPERTIES");
+listeners=$listeners,PROXIED://$behind
+ advertised.listeners=PLAINTEXT://$direct,PROXIED://$self->{address}
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,PROXIED:PLAINTEXT
+PROPERTIES
+	$broker->start;
+	$self->forward_to($behind);
+	return $broker;
+}
+
+# Below the range that the kernel takes ports of outgoing connections from
+sub free_port
+{
+	foreach (1 .. 100)
+	{
+		my $port = 20000 + int(rand(12000));
+		return "127.0.0.1:$port" if IO::Socket::INET->new(LocalAddr => '127.0.0.1', LocalPort => $port, Listen => 1);
+	}
+	die 'no free port';
+}
+
 # One line there, one line back.  The proxy ends when this side of the pair is closed.
 sub ask
 {
@@ -69,6 +103,7 @@ sub ask
 sub forward_to { my ($self, $target) = @_; $self->ask("target $target"); return; }
 sub rule { my ($self, $rule, $kind) = @_; $self->ask("rule $rule " . (defined $kind ? $kind : -1)); return; }
 sub hits { my ($self) = @_; return $self->ask('hits'); }
+sub slow_down { my ($self, $rate) = @_; $self->ask("rate $rate"); return; }
 
 #
 # The process
@@ -99,7 +134,8 @@ sub obey
 {
 	my ($self, $command, @arguments) = @_;
 
-	if ($command eq 'target') { ($self->{target}) = @arguments; }
+	if    ($command eq 'target') { ($self->{target}) = @arguments; }
+	elsif ($command eq 'rate')   { ($self->{rate})   = @arguments; }
 	elsif ($command eq 'rule')
 	{
 		@$self{qw(rule kind)} = @arguments;
@@ -126,7 +162,12 @@ sub read_from
 	my $connection = $self->{connection}->{$socket};
 
 	return $self->end($connection) unless sysread $socket, my $bytes, 65536;
-	if ($socket == $connection->{client}) { $self->requests($connection, $bytes); }
+	if ($socket == $connection->{client})
+	{
+		# nothing else moves meanwhile: so it is the sum that is slow
+		select undef, undef, undef, length($bytes) / $self->{rate} if $self->{rate};
+		$self->requests($connection, $bytes);
+	}
 	elsif ($connection->{cut_answer})
 	{
 		$self->put($connection, 'client', substr $bytes, 0, length($bytes) / 2);
