@@ -41,20 +41,20 @@ typedef struct Gathered
 	TkSpan		value;
 	int			first_header;
 	int			nheaders;
-}			Gathered;
+} Gathered;
 
 typedef struct GatheredHeader
 {
 	const char *name;			/* NULL: in the buffer */
 	size_t		name_at;
 	TkSpan		value;
-}			GatheredHeader;
+} GatheredHeader;
 
 static TkBuffer buffer;
-static Gathered * records;
+static Gathered *records;
 static int	nrecords;
 static int	record_capacity;
-static GatheredHeader * headers;
+static GatheredHeader *headers;
 static int	nheaders;
 static int	header_capacity;
 
@@ -82,7 +82,7 @@ tk_append_buffer(void)
 }
 
 void
-tk_append(TkTopicRoute * route, int32 partition, TkSpan key, TkSpan value)
+tk_append(TkTopicRoute *route, int32 partition, TkSpan key, TkSpan value)
 {
 	Gathered   *record;
 
@@ -158,7 +158,7 @@ tk_append_record(TkProducer *producer, TkProducerTopic *topic, int32_t partition
 }
 
 static TkProducerTopic *
-topic_handle(TkTopicRoute * route, TkProducer *producer)
+topic_handle(TkTopicRoute *route, TkProducer *producer)
 {
 	TkProducerTopic **handle = &route->handles[tk_pipeline.current];
 	TkKafkaError error;
@@ -173,7 +173,7 @@ static int
 send_some(TkProducer *producer, int first, int end)
 {
 	TkKeyValue	batch[SEND_RECORDS];
-	const		Gathered *record = &records[first];
+	const Gathered *record = &records[first];
 	TkProducerTopic *topic = topic_handle(record->route, producer);
 	int			n = 0;
 	int			sent = 0;
@@ -187,7 +187,7 @@ send_some(TkProducer *producer, int first, int end)
 		}
 		for (int i = 0; i < record->nheaders; i++)
 		{
-			const		GatheredHeader *header = &headers[record->first_header + i];
+			const GatheredHeader *header = &headers[record->first_header + i];
 
 			out_headers[i].name = header->name ? header->name : buffer.data + header->name_at;
 			out_headers[i].value = bytes_of(header->value);

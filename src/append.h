@@ -13,7 +13,7 @@ typedef struct TkTopicRoute
 {
 	char		topic[TK_TOPIC_MAX + 1];	/* hash key */
 	TkProducerTopic *handles[TK_PRODUCERS]; /* NULL: not made yet */
-}			TkTopicRoute;
+} TkTopicRoute;
 
 extern void tk_append_init(void);
 
@@ -21,7 +21,7 @@ extern void tk_append_init(void);
 extern TkBuffer *tk_append_buffer(void);
 
 /* A record whose bytes are in that buffer.  It is the pipeline's next one, in order. */
-extern void tk_append(TkTopicRoute * route, int32 partition, TkSpan key, TkSpan value);
+extern void tk_append(TkTopicRoute *route, int32 partition, TkSpan key, TkSpan value);
 
 /* A header of the last record.  name: static; or NULL, then it is in the buffer, with a NUL, at name_at. */
 extern void tk_append_header(const char *name, size_t name_at, TkSpan value);

@@ -152,7 +152,7 @@ end_closing(void)
  * somebody wants us to stop.
  */
 static bool
-task_again(TkClosing * closing, TkProducerTask task, TkKafkaStatus status, const TkKafkaError *error)
+task_again(TkClosing *closing, TkProducerTask task, TkKafkaStatus status, const TkKafkaError *error)
 {
 	bool		flush = task == TK_PRODUCER_FLUSH;
 
@@ -182,7 +182,7 @@ start_task(TkProducer *producer, TkProducerTask task, int64 deadline)
 
 /* Begins a task.  True: it is done already, here, where there was nothing else to do. */
 static bool
-begin_task(TkClosing * closing, TkProducerTask task)
+begin_task(TkClosing *closing, TkProducerTask task)
 {
 	static const TkKafkaWait here = {HERE_MS, NULL};
 	TkProducer *producer = tk_pipeline.producers[closing->producer];
@@ -207,9 +207,9 @@ begin_task(TkClosing * closing, TkProducerTask task)
 	return false;
 }
 
-/* Is the task done? */
+/* Is the task done?  look: see also whether it has taken too long; the clock is too dear for each WAL record. */
 static bool
-task_done(TkClosing * closing, TkProducerTask task)
+task_done(TkClosing *closing, TkProducerTask task, bool look)
 {
 	TkProducer *producer = tk_pipeline.producers[closing->producer];
 	TkKafkaStatus status;
@@ -221,7 +221,7 @@ task_done(TkClosing * closing, TkProducerTask task)
 			return true;
 		start_task(producer, task, closing->deadline);
 	}
-	else if (tk_now_us() - closing->looked_us >= LOOK_US)
+	else if (look && tk_now_us() - closing->looked_us >= LOOK_US)
 	{
 		closing->looked_us = tk_now_us();
 		tk_producer_trouble(producer, task, &error);
@@ -232,11 +232,11 @@ task_done(TkClosing * closing, TkProducerTask task)
 
 /* Waits for its end. */
 static void
-await_task(TkClosing * closing, TkProducerTask task)
+await_task(TkClosing *closing, TkProducerTask task)
 {
 	if (begin_task(closing, task))
 		return;
-	while (!task_done(closing, task))
+	while (!task_done(closing, task, true))
 	{
 		CHECK_FOR_INTERRUPTS();
 		tk_await_wakeup(TASK_SLICE_MS);
@@ -270,7 +270,7 @@ tk_await_init(TkProducer *producer, int64 deadline, const char *doing)
 
 /* Must the producer be renewed after its commit? */
 static bool
-was_slow(const TkClosing * closing)
+was_slow(const TkClosing *closing)
 {
 	return tk_now_us() - closing->begun_us > SLOW_COMMIT_US;
 }
@@ -318,7 +318,7 @@ checkpoint_move(TkCheckpoint *checkpoint, TkCheckpointState to)
 
 /* 2: every record is in Kafka's logs, so those of the next checkpoint come behind them. */
 static void
-acknowledged(TkClosing * closing)
+acknowledged(TkClosing *closing)
 {
 	checkpoint_move(&closing->checkpoint, TK_CHECKPOINT_ACKNOWLEDGED);
 	TK_FAILPOINT(AFTER_FLUSH);
@@ -326,7 +326,7 @@ acknowledged(TkClosing * closing)
 
 /* Which transaction a start would have to commit; it was asked for when the first record was acknowledged. */
 static void
-identify_transaction(TkProducer *producer, TkKafkaTransaction * transaction)
+identify_transaction(TkProducer *producer, TkKafkaTransaction *transaction)
 {
 	TkTransactionDescription found;
 	TkKafkaError error;
@@ -347,7 +347,7 @@ identify_transaction(TkProducer *producer, TkKafkaTransaction * transaction)
 
 /* 3: durable before visible. A crash after it leaves a prepared row, which the next start judges. */
 static void
-prepare(TkClosing * closing)
+prepare(TkClosing *closing)
 {
 	TkPipeline *p = &tk_pipeline;
 	TkKafkaTransaction transaction;
@@ -366,7 +366,7 @@ prepare(TkClosing * closing)
 
 /* 4: visible. A crash after it finds the progress record. */
 static void
-committed(TkClosing * closing)
+committed(TkClosing *closing)
 {
 	checkpoint_move(&closing->checkpoint, TK_CHECKPOINT_COMMITTED);
 	closing->slow = was_slow(closing);
@@ -395,7 +395,7 @@ publish_progress(const TkCheckpoint *checkpoint)
 
 /* 5: only now may the WAL go; a crash before it makes the next start skip by the progress record. */
 static void
-confirm(TkClosing * closing)
+confirm(TkClosing *closing)
 {
 	int			producer = closing->producer;
 	bool		slow = closing->slow;
@@ -499,7 +499,7 @@ tk_publish_visible(void)
 
 /* Takes the closing checkpoints on as far as they go without waiting. */
 static void
-advance(void)
+advance(bool look)
 {
 	TkPipeline *p = &tk_pipeline;
 
@@ -508,7 +508,7 @@ advance(void)
 		TkClosing  *oldest = &p->closing[0];
 		TkClosing  *newest = &p->closing[p->nclosing - 1];
 
-		if (newest->checkpoint.state == TK_CHECKPOINT_TRIGGERED && task_done(newest, TK_PRODUCER_FLUSH))
+		if (newest->checkpoint.state == TK_CHECKPOINT_TRIGGERED && task_done(newest, TK_PRODUCER_FLUSH, look))
 			acknowledged(newest);
 		if (oldest->checkpoint.state == TK_CHECKPOINT_ACKNOWLEDGED)
 		{
@@ -518,12 +518,18 @@ advance(void)
 			if (begin_task(oldest, TK_PRODUCER_COMMIT))
 				committed(oldest);
 		}
-		if (oldest->checkpoint.state == TK_CHECKPOINT_PREPARED && task_done(oldest, TK_PRODUCER_COMMIT))
+		if (oldest->checkpoint.state == TK_CHECKPOINT_PREPARED && task_done(oldest, TK_PRODUCER_COMMIT, look))
 			committed(oldest);
 		if (oldest->checkpoint.state != TK_CHECKPOINT_COMMITTED)
 			return;
 		confirm(oldest);
 	}
+}
+
+void
+tk_step_closing(void)
+{
+	advance(false);
 }
 
 void
@@ -533,7 +539,7 @@ tk_advance_closing(int most, bool prepared)
 
 	for (;;)
 	{
-		advance();
+		advance(true);
 		if (p->nclosing <= most &&
 			(!prepared || p->nclosing == 0 || p->closing[0].checkpoint.state >= TK_CHECKPOINT_PREPARED))
 			return;
@@ -551,7 +557,7 @@ tk_may_append(void)
 	if (p->nclosing == 0)
 		return true;
 	newest = &p->closing[p->nclosing - 1];
-	if (newest->checkpoint.state == TK_CHECKPOINT_TRIGGERED && task_done(newest, TK_PRODUCER_FLUSH))
+	if (newest->checkpoint.state == TK_CHECKPOINT_TRIGGERED && task_done(newest, TK_PRODUCER_FLUSH, true))
 		acknowledged(newest);
 	return newest->checkpoint.state != TK_CHECKPOINT_TRIGGERED;
 }
@@ -581,7 +587,7 @@ tk_tend_closing(void)
 	TkClosing  *oldest = &tk_pipeline.closing[0];
 
 	if (tk_pipeline.nclosing > 0 && oldest->checkpoint.state == TK_CHECKPOINT_PREPARED &&
-		task_done(oldest, TK_PRODUCER_COMMIT))
+		task_done(oldest, TK_PRODUCER_COMMIT, false))
 		committed(oldest);
 }
 
@@ -621,5 +627,5 @@ tk_trigger_checkpoint(XLogRecPtr read_lsn, bool dry)
 
 	if (begin_task(closing, TK_PRODUCER_FLUSH))
 		acknowledged(closing);
-	advance();
+	advance(false);
 }

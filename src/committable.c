@@ -218,7 +218,7 @@ tk_committable_mark(int32 pipeline_id, int retained, int64 checkpoint_id, Timest
 
 void
 tk_committable_prepare(int32 pipeline_id, int retained, const TkCheckpoint *checkpoint, int attempt,
-					   const TkKafkaTransaction * transaction, TimeLineID timeline,
+					   const TkKafkaTransaction *transaction, TimeLineID timeline,
 					   TimestampTz triggered_at, TimestampTz previous_committed_at)
 {
 	Relation	rel = open_table();
@@ -330,7 +330,7 @@ tk_committable_transactional_ids(int32 pipeline_id)
 }
 
 bool
-tk_committable_prepared(int32 pipeline_id, TkPrepared * result)
+tk_committable_prepared(int32 pipeline_id, TkPrepared *result)
 {
 	static TkStatement statement = {
 		"SELECT checkpoint_id, timeline, transactional_id, producer_id, producer_epoch, kafka_start_ms "

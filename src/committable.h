@@ -42,11 +42,11 @@ typedef struct TkKafkaTransaction
 	int64		producer_id;
 	int32		epoch;
 	int64		start_ms;
-}			TkKafkaTransaction;
+} TkKafkaTransaction;
 
 /* Step 3: marks the checkpoint before as committed, writes this one as prepared. */
 extern void tk_committable_prepare(int32 pipeline_id, int retained, const TkCheckpoint *checkpoint, int attempt,
-								   const TkKafkaTransaction * transaction, TimeLineID timeline,
+								   const TkKafkaTransaction *transaction, TimeLineID timeline,
 								   TimestampTz triggered_at, TimestampTz previous_committed_at);
 
 /* The row that a start finds prepared; false: there is none. */
@@ -55,9 +55,9 @@ typedef struct TkPrepared
 	int64		checkpoint_id;
 	TimeLineID	timeline;
 	TkKafkaTransaction transaction;
-}			TkPrepared;
+} TkPrepared;
 
-extern bool tk_committable_prepared(int32 pipeline_id, TkPrepared * result);
+extern bool tk_committable_prepared(int32 pipeline_id, TkPrepared *result);
 
 /* The lazy mark of an idle pipeline. */
 extern void tk_committable_mark(int32 pipeline_id, int retained, int64 checkpoint_id, TimestampTz committed_at);

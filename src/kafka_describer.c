@@ -107,7 +107,7 @@ describe(void *arg)
 }
 
 static void
-free_describer(TkDescriber * d)
+free_describer(TkDescriber *d)
 {
 	tk_rpc_destroy(d->rpc);
 	pthread_cond_destroy(&d->changed);
@@ -164,7 +164,7 @@ tk_describer_create(const TkKafkaConf *conf, const char *transactional_id, TkKaf
 }
 
 void
-tk_describer_ask(TkDescriber * d)
+tk_describer_ask(TkDescriber *d)
 {
 	pthread_mutex_lock(&d->mutex);
 	d->asked++;
@@ -176,7 +176,7 @@ tk_describer_ask(TkDescriber * d)
 }
 
 bool
-tk_describer_answer(TkDescriber * d, int timeout_ms, TkTransactionDescription *description, TkKafkaError *error)
+tk_describer_answer(TkDescriber *d, int timeout_ms, TkTransactionDescription *description, TkKafkaError *error)
 {
 	struct timespec until = after_ms(timeout_ms);
 	bool		found;
@@ -204,7 +204,7 @@ tk_describer_answer(TkDescriber * d, int timeout_ms, TkTransactionDescription *d
 }
 
 bool
-tk_describer_destroy(TkDescriber * d, int timeout_ms)
+tk_describer_destroy(TkDescriber *d, int timeout_ms)
 {
 	struct timespec until = after_ms(timeout_ms);
 	bool		gone;

@@ -63,7 +63,7 @@ typedef enum TaskState
 	NO_TASK,					/* the producer is the caller's */
 	GIVEN,						/* the thread's */
 	DONE						/* the caller's again, as soon as it has asked */
-}			TaskState;
+} TaskState;
 
 /* The thread, made when it is needed first. */
 typedef struct Tasks
@@ -80,7 +80,7 @@ typedef struct Tasks
 	int			wake_fd;
 	TkKafkaStatus status;
 	TkKafkaError error;
-}			Tasks;
+} Tasks;
 
 struct TkProducer
 {
@@ -282,7 +282,7 @@ tk_producer_transactional_id(const TkProducer *p)
 }
 
 void
-tk_producer_describe_by(TkProducer *p, TkDescriber * describer)
+tk_producer_describe_by(TkProducer *p, TkDescriber *describer)
 {
 	p->describer = describer;
 }
@@ -529,7 +529,7 @@ tk_producer_send(TkProducer *p, TkProducerTopic *topic, int32_t partition, const
  * partition it doesn't know.  Where the queue is full it takes none of those that follow, so order is kept.
  */
 TkKafkaStatus
-tk_producer_send_batch(TkProducer *p, TkProducerTopic *topic, const TkKeyValue * records, int n, int *sent,
+tk_producer_send_batch(TkProducer *p, TkProducerTopic *topic, const TkKeyValue *records, int n, int *sent,
 					   TkKafkaError *error)
 {
 	rd_kafka_message_t batch[BATCH_MAX];
@@ -537,7 +537,7 @@ tk_producer_send_batch(TkProducer *p, TkProducerTopic *topic, const TkKeyValue *
 	*sent = 0;
 	while (*sent < n)
 	{
-		const		TkKeyValue *from = records + *sent;
+		const TkKeyValue *from = records + *sent;
 		int			size = n - *sent < BATCH_MAX ? n - *sent : BATCH_MAX;
 		int			taken;
 		int			i;

@@ -33,7 +33,7 @@ extern TkProducer *tk_producer_create(const TkKafkaConf *conf, const char *trans
  * acknowledged its first record.  The describer is the producer's from now on,
  * and destroyed with it.
  */
-extern void tk_producer_describe_by(TkProducer *p, TkDescriber * describer);
+extern void tk_producer_describe_by(TkProducer *p, TkDescriber *describer);
 
 /* The answer for the open transaction, as tk_describer_answer(). */
 extern bool tk_producer_description(TkProducer *p, int timeout_ms, TkTransactionDescription *description,
@@ -70,9 +70,9 @@ typedef struct TkKeyValue
 	size_t		key_len;
 	const void *value;
 	size_t		value_len;
-}			TkKeyValue;
+} TkKeyValue;
 
-extern TkKafkaStatus tk_producer_send_batch(TkProducer *p, TkProducerTopic *topic, const TkKeyValue * records, int n,
+extern TkKafkaStatus tk_producer_send_batch(TkProducer *p, TkProducerTopic *topic, const TkKeyValue *records, int n,
 											int *sent, TkKafkaError *error);
 
 /* Serves delivery reports, errors and logs for at most timeout_ms (0: only what is there). */
@@ -105,7 +105,7 @@ typedef enum TkProducerTask
 	TK_PRODUCER_INIT,
 	TK_PRODUCER_FLUSH,
 	TK_PRODUCER_COMMIT
-}			TkProducerTask;
+} TkProducerTask;
 
 extern bool tk_producer_start(TkProducer *p, TkProducerTask task, int timeout_ms, int wake_fd);
 extern bool tk_producer_finished(TkProducer *p, TkKafkaStatus *status, TkKafkaError *error);

@@ -448,7 +448,7 @@ judge_before_fencing(TkProgress *progress)
  * that is decided, and what is to be done about it.
  */
 static TkRedrive
-judge_prepared(TkRpc *rpc, const TkPrepared * row, char *reason, size_t size)
+judge_prepared(TkRpc *rpc, const TkPrepared *row, char *reason, size_t size)
 {
 	TkVote		vote = {row->transaction.described, row->transaction.producer_id, row->transaction.epoch,
 	row->transaction.start_ms};
@@ -486,7 +486,7 @@ judge_prepared(TkRpc *rpc, const TkPrepared * row, char *reason, size_t size)
 
 /* Commits it. False: the outcome is not known, or it is refused. */
 static bool
-commit_prepared(TkRpc *rpc, const TkKafkaTransaction * transaction, TkKafkaError *error)
+commit_prepared(TkRpc *rpc, const TkKafkaTransaction *transaction, TkKafkaError *error)
 {
 	int64		deadline = tk_now_us() + REDRIVE_PATIENCE_US;
 	TkKafkaStatus status;
@@ -823,7 +823,7 @@ read_until_dry(XLogRecPtr limit)
 			if (tk_wal_held() > LARGE_HELD)
 				tk_advance_closing(1, true);
 			else
-				tk_advance_closing(p->nclosing, false);
+				tk_step_closing();
 		}
 		if (!tk_wal_next(limit))
 			break;

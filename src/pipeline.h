@@ -44,7 +44,7 @@ typedef struct TkClosing
 	int64		looked_us;		/* when its deadline was looked at */
 	int64		look_for_topics_us;
 	bool		slow;			/* its producer must be renewed */
-}			TkClosing;
+} TkClosing;
 
 typedef struct TkPipeline
 {
@@ -170,6 +170,9 @@ extern void tk_trigger_checkpoint(XLogRecPtr read_lsn, bool dry);
  * only: it writes to PostgreSQL.
  */
 extern void tk_advance_closing(int most, bool prepared);
+
+/* The same without waiting, cheap enough for each WAL record. */
+extern void tk_step_closing(void);
 
 /*
  * May records of the open checkpoint be sent?  The broker must have all of the

@@ -43,7 +43,7 @@ static TimestampTz rejection_logged_at;
 static TkRelation **collections;
 static int	ncollections;
 static int	collection_capacity;
-static TkTopicRoute * transaction_route;
+static TkTopicRoute *transaction_route;
 
 static const TkTableEntry *
 table_entry(Oid relid)
@@ -283,7 +283,7 @@ open_checkpoint(void)
 
 /* What an encoder has written. */
 static void
-append_encoded(TkTopicRoute * route, const TkRecord *record)
+append_encoded(TkTopicRoute *route, const TkRecord *record)
 {
 	tk_append(route, TK_PARTITION_BY_KEY, record->key, record->value);
 	for (int i = 0; i < record->nheaders; i++)

@@ -799,7 +799,7 @@ check_target(Target *t)
 
 /* The pipeline's prepared row, if it is of this transactional id. */
 static bool
-prepared_row(const Target *t, TkPrepared * row)
+prepared_row(const Target *t, TkPrepared *row)
 {
 	Privileged	saved;
 	bool		any;

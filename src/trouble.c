@@ -268,7 +268,7 @@ tk_kafka_again(TkKafkaStatus status, const TkKafkaError *error, int64 deadline_u
 	note_silence(error, doing, now);
 	if (tk_stop_wanted())
 	{
-		const		TkClosing *oldest = &tk_pipeline.closing[0];
+		const TkClosing *oldest = &tk_pipeline.closing[0];
 		bool		prepared = tk_pipeline.nclosing > 0 && oldest->checkpoint.state == TK_CHECKPOINT_PREPARED;
 
 		if (stop_wanted_since == 0)
