@@ -14,6 +14,13 @@
 #   lose-answer   the broker gets it, but nothing of the broker's comes back on this connection any more
 #   cut-request   the broker gets the first half of it, then both sides are closed
 #   cut-answer    the worker gets the first half of what comes back, then both sides are closed
+#   hold-request  the first one is kept back until deliver(), and its connection is half-open; the others pass
+#   hold-and-cut  likewise, but the worker's side is closed at once
+#   fail-answer   Produce requests only: the broker has the records, but of one partition the worker is told an error;
+#                 $proxy->rule('fail-answer', 0, $topic, $partition, $error)
+#
+#   $proxy->deliver           the broker gets now what was kept; returns its answers, as bytes without their length
+#   $proxy->hang_up           closes all connections, half-open ones too
 package Proxy;
 
 use strict;
@@ -101,9 +108,19 @@ sub ask
 }
 
 sub forward_to { my ($self, $target) = @_; $self->ask("target $target"); return; }
-sub rule { my ($self, $rule, $kind) = @_; $self->ask("rule $rule " . (defined $kind ? $kind : -1)); return; }
+
+sub rule
+{
+	my ($self, $rule, $kind, @of) = @_;
+
+	$self->ask(join ' ', 'rule', $rule, defined $kind ? $kind : -1, @of);
+	return;
+}
+
 sub hits { my ($self) = @_; return $self->ask('hits'); }
 sub slow_down { my ($self, $rate) = @_; $self->ask("rate $rate"); return; }
+sub hang_up { my ($self) = @_; $self->ask('hang_up'); return; }
+sub deliver { my ($self) = @_; return map { pack 'H*', $_ } split ' ', $self->ask('deliver'); }
 
 #
 # The process
@@ -138,10 +155,34 @@ sub obey
 	elsif ($command eq 'rate')   { ($self->{rate})   = @arguments; }
 	elsif ($command eq 'rule')
 	{
-		@$self{qw(rule kind)} = @arguments;
+		@$self{qw(rule kind)} = splice @arguments, 0, 2;
+		$self->{of} = [@arguments];
 		$self->{hits} = 0;
 	}
+	elsif ($command eq 'hang_up')
+	{
+		# each is in there twice
+		my @all = values %{ $self->{connection} };
+		$_->{client}->opened && $self->end($_) foreach @all;
+	}
+	elsif ($command eq 'deliver') { return join ' ', map { unpack 'H*', $self->bring($_) } splice @{ $self->{kept} }; }
 	return $self->{hits};
+}
+
+# To the broker, by a way of its own; returns the answer without its length.
+sub bring
+{
+	my ($self, $request) = @_;
+	my $broker = IO::Socket::INET->new(PeerAddr => $self->{target}, Timeout => 10) or die "connection to $self->{target}: $!";
+	my ($length, $answer) = (4, '');
+
+	print $broker $request;
+	while (length $answer < $length)
+	{
+		sysread $broker, $answer, $length - length $answer, length $answer or die 'no answer of the broker';
+		$length = 4 + unpack 'N', $answer if length $answer == 4;
+	}
+	return substr $answer, 4;
 }
 
 sub accept_from
@@ -149,7 +190,7 @@ sub accept_from
 	my ($self, $listener) = @_;
 	my $client = $listener->accept or return;
 	my $broker = $self->{target} && IO::Socket::INET->new(PeerAddr => $self->{target}) or return;
-	my $connection = { client => $client, broker => $broker, requests => '' };
+	my $connection = { client => $client, broker => $broker, requests => '', answers => '' };
 
 	$self->{connection}->{$_} = $connection foreach $client, $broker;
 	$self->{select}->add($client, $broker);
@@ -173,7 +214,37 @@ sub read_from
 		$self->put($connection, 'client', substr $bytes, 0, length($bytes) / 2);
 		$self->end($connection);
 	}
-	elsif (!$connection->{deaf}) { $self->put($connection, 'client', $bytes); }
+	elsif (!$connection->{deaf}) { $self->answers($connection, $bytes); }
+	return;
+}
+
+# Passes on whole answers, one at a time.
+sub answers
+{
+	my ($self, $connection, $bytes) = @_;
+
+	$connection->{answers} .= $bytes;
+	while (length $connection->{answers} >= 8)
+	{
+		my ($length, $correlation) = unpack 'N N', $connection->{answers};
+
+		return if length $connection->{answers} < 4 + $length;
+		my $answer = substr $connection->{answers}, 0, 4 + $length, '';
+		my $of = delete $connection->{to_fail}->{$correlation};
+		fail_partition(\$answer, @$of) if $of;
+		$self->put($connection, 'client', $answer);
+	}
+	return;
+}
+
+sub fail_partition
+{
+	my ($answer, $topic, $partition, $error) = @_;
+
+	# length, correlation, topics; a name, its partitions; a number, its error
+	my $place = index $$answer, pack('n/a* l> l>', $topic, 1, $partition);
+	die 'not the answer that was expected' if $place < 0;
+	substr $$answer, $place + 2 + length($topic) + 8, 2, pack 's>', $error;
 	return;
 }
 
@@ -191,6 +262,7 @@ sub requests
 		my $request = substr $connection->{requests}, 0, 4 + $length, '';
 		my $rule = $kind == $self->{kind} ? $self->{rule} : 'pass';
 
+		$rule = 'pass' if $rule eq 'fail-answer' && !is_for($request, @{ $self->{of} });
 		$self->{hits}++ if $rule ne 'pass';
 		if ($rule eq 'cut-request')
 		{
@@ -202,12 +274,28 @@ sub requests
 			$connection->{dumb} = 1;
 			return;
 		}
+		if ($rule =~ /^hold-/)
+		{
+			push @{ $self->{kept} }, $request;
+			$self->{rule} = 'pass';
+			return $self->end($connection) if $rule eq 'hold-and-cut';
+			$connection->{dumb} = 1;
+			return;
+		}
+		$connection->{to_fail}->{ unpack 'x8 N', $request } = $self->{of} if $rule eq 'fail-answer';
 		$connection->{deaf} = 1 if $rule eq 'lose-answer';
 		$connection->{cut_answer} = 1 if $rule eq 'cut-answer';
 		$self->put($connection, 'broker', $request);
 	}
 	$connection->{requests} = '' if $connection->{dumb};
 	return;
+}
+
+# Is a Produce request (up to version 8) for this partition?  librdkafka sends one request for each.
+sub is_for
+{
+	my ($request, $topic, $partition) = @_;
+	return index($request, pack 'n/a* l> l>', $topic, 1, $partition) >= 0;
 }
 
 sub put
