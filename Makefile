@@ -47,7 +47,7 @@ demo:
 	@test/demo
 
 bounds:
-	@TK_SCALE=1 test/check tap 080_bounds.pl
+	@TK_SCALE=1 TK_TEST_LIMIT=900 test/check tap 080_bounds.pl
 
 bench:
 	@test/install bench && test/bench/run

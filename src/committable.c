@@ -358,19 +358,24 @@ tk_committable_prepared(int32 pipeline_id, TkPrepared *result)
 }
 
 void
-tk_committable_settle(int32 pipeline_id, int64 held, bool redriven, const char *reason)
+tk_committable_settle(int32 pipeline_id, int64 held, XLogRecPtr confirmed, bool redriven, bool skipped,
+					  const char *reason)
 {
 	static TkStatement statement = {
 		"UPDATE kafka.checkpoint SET state = CASE WHEN checkpoint_id <= $2 THEN 'committed' ELSE 'aborted' END, "
 		"committed_at = CASE WHEN checkpoint_id <= $2 THEN pg_catalog.clock_timestamp() END, "
-		"outcome = CASE WHEN checkpoint_id > $2 THEN 'replayed' WHEN $3 THEN 'redriven' ELSE 'already_committed' END, "
-		"outcome_reason = $4 WHERE pipeline_id = $1 AND state = 'prepared'", 4, {INT4OID, INT8OID, BOOLOID, TEXTOID}, NULL
+		"outcome = CASE WHEN checkpoint_id > $2 THEN CASE WHEN NOT $6 THEN 'replayed' END "
+		"WHEN end_lsn <= $5 THEN outcome WHEN $3 THEN 'redriven' ELSE 'already_committed' END, "
+		"outcome_reason = CASE WHEN checkpoint_id > $2 THEN $4 WHEN end_lsn <= $5 THEN outcome_reason END "
+		"WHERE pipeline_id = $1 AND state = 'prepared'",
+		6, {INT4OID, INT8OID, BOOLOID, TEXTOID, LSNOID, BOOLOID}, NULL
 	};
-	Datum		values[4] = {Int32GetDatum(pipeline_id), Int64GetDatum(held), BoolGetDatum(redriven), 0};
+	Datum		values[6] = {Int32GetDatum(pipeline_id), Int64GetDatum(held), BoolGetDatum(redriven), 0,
+	LSNGetDatum(confirmed), BoolGetDatum(skipped)};
 
 	if (reason != NULL)
 		values[3] = CStringGetTextDatum(reason);
-	tk_execute(&statement, values, reason ? NULL : "   n", false);
+	tk_execute(&statement, values, reason ? NULL : "   n  ", false);
 }
 
 void

@@ -64,10 +64,13 @@ extern void tk_committable_mark(int32 pipeline_id, int retained, int64 checkpoin
 
 /*
  * Recovery: the prepared row up to "held", what Kafka has, is committed, one
- * beyond it is aborted.  redriven: this start has committed its transaction.
- * reason: why it hasn't (may be NULL).
+ * beyond it is aborted.  One that ends at or below "confirmed" was not in doubt,
+ * only not marked yet: it keeps what is said of it.  redriven: this start has
+ * committed its transaction.  skipped: an aborted one is not sent again.
+ * reason: why it is aborted (may be NULL).
  */
-extern void tk_committable_settle(int32 pipeline_id, int64 held, bool redriven, const char *reason);
+extern void tk_committable_settle(int32 pipeline_id, int64 held, XLogRecPtr confirmed, bool redriven, bool skipped,
+								  const char *reason);
 
 /* Adopting: a committed row for what Kafka holds, whatever stood there. */
 extern void tk_committable_adopt(int32 pipeline_id, int retained, int64 checkpoint_id, XLogRecPtr end_lsn,

@@ -642,6 +642,7 @@ decide(void)
 	uint64		instances[2];
 	int64		held;
 	int64		prepared;
+	bool		sent_again;
 	XLogRecPtr	held_end;
 
 	await_stable_progress();
@@ -660,7 +661,9 @@ decide(void)
 	prepared = mine.newest > mine.committed ? mine.newest : 0;
 	held = found != NULL ? found->checkpoint : 0;
 	held_end = found != NULL ? found->end_lsn : tk_slot_confirmed();
-	tk_committable_settle(p->definition->pipeline_id, held, p->redriven, p->redrive_reason);
+	tk_committable_settle(p->definition->pipeline_id, held, tk_slot_confirmed(), p->redriven, p->accepting,
+						  p->accepting ? "kafka.accept_position() went on without it" : p->redrive_reason);
+	sent_again = prepared > held;
 	if (p->accepting)
 	{
 		/* Above all ids that were ever in use, so that nothing older is taken for newer. */
@@ -681,9 +684,9 @@ decide(void)
 	p->attempt = rows.next_attempt;
 	pg_atomic_write_u64(&p->entry->checkpoint_id, (uint64) held);
 	if (prepared != 0)
-		tk_stats_resolved(prepared, prepared > held ? TK_OUTCOME_REPLAYED :
+		tk_stats_resolved(prepared, sent_again ? TK_OUTCOME_REPLAYED :
 						  p->redriven ? TK_OUTCOME_REDRIVEN : TK_OUTCOME_ALREADY_COMMITTED);
-	if (prepared > held && p->prepared_judged)
+	if (sent_again && p->prepared_judged)
 		tk_stats_alarm();
 	TK_FAILPOINT(AFTER_DECIDE);
 }

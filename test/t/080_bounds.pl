@@ -8,7 +8,6 @@ use strict;
 use warnings;
 
 use IPC::Run ();
-use JSON::PP ();
 use MIME::Base64 qw(decode_base64);
 use Digest::MD5 qw(md5_hex);
 use POSIX ();

@@ -160,12 +160,15 @@ sub stat_of
 	return query($self->{node}, "SELECT $column FROM kafka.stat_checkpoints WHERE pipeline = " . quote($self->{pipeline}));
 }
 
-# No sticky state, no crash of a process.
+# No sticky state, no crash of a process; the counters say what the rows say.
 sub ends_well
 {
 	my ($self) = @_;
+	my $outcomes = q{SELECT count(*) FILTER (WHERE outcome = 'redriven'), count(*) FILTER (WHERE outcome = 'already_committed'),
+		count(*) FILTER (WHERE outcome = 'replayed') FROM kafka.checkpoints};
 
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	is($self->stat_of('redriven, already_committed, replayed'), query($self->{node}, $outcomes), 'the counters of outcomes');
 	is(logged($self->{node}, qr/stops as|has stopped/), 0, 'nothing of it has stopped the pipeline');
 	is(logged($self->{node}, qr/PANIC|was terminated by signal/), 0, 'no process of the server has crashed');
 	$self->{workload}->check_all;
