@@ -40,6 +40,7 @@
 #include "storage/lwlock.h"
 #include "tcop/tcopprot.h"
 #include "utils/guc.h"
+#include "utils/inval.h"
 #include "utils/memutils.h"
 #include "utils/syscache.h"
 #include "utils/timestamp.h"
@@ -192,6 +193,9 @@ database_is_open(Oid database)
 	bool		open = false;
 
 	StartTransactionCommand();
+
+	/* A commit pokes us before it sends its invalidations. */
+	InvalidateSystemCaches();
 	tuple = SearchSysCache1(DATABASEOID, ObjectIdGetDatum(database));
 	if (HeapTupleIsValid(tuple))
 	{
