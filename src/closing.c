@@ -596,6 +596,7 @@ tk_trigger_checkpoint(XLogRecPtr read_lsn, bool dry)
 {
 	TkPipeline *p = &tk_pipeline;
 	TkClosing  *closing;
+	TimestampTz triggered_at;
 
 	/* A free transactional id for the next one; and its records go behind those of the one before. */
 	tk_advance_closing(p->nclosing, false);
@@ -611,6 +612,7 @@ tk_trigger_checkpoint(XLogRecPtr read_lsn, bool dry)
 	/* 1: nothing but whole transactions up to end_lsn is in it */
 	p->checkpoint.read_lsn = read_lsn;
 	p->last_triggered_us = tk_now_us();
+	triggered_at = GetCurrentTimestamp();
 	checkpoint_move(&p->checkpoint, TK_CHECKPOINT_TRIGGERED);
 	TK_FAILPOINT(CHECKPOINT_TRIGGERED);
 
@@ -620,7 +622,7 @@ tk_trigger_checkpoint(XLogRecPtr read_lsn, bool dry)
 	TK_FAILPOINT(AFTER_PROGRESS_APPEND);
 
 	closing = begin_closing(tk_now_us() + (int64) p->options->checkpoint_timeout * 1000);
-	closing->triggered_at = GetCurrentTimestamp();
+	closing->triggered_at = triggered_at;
 	closing->dry = dry;
 	tk_checkpoint_next(&p->checkpoint);
 	p->attempt = 1;

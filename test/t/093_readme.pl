@@ -11,9 +11,11 @@ my ($section) = $readme =~ /^### When something is wrong\n(.*?)^### /ms;
 my ($long, $aborted, $busy, $orphans, $fenced) = $section =~ /^```sql\n(.*?)^```/msg;
 isnt($fenced, undef, 'five troubles');
 
+# A broker of its own: "shop" is a name that other tests have as well.
+my $broker = start_broker('readme');
 my $node = new_node('main');
 query($node, 'CREATE EXTENSION transactional_kafka');
-create_server($node);
+create_server($node, broker => $broker->address);
 query($node, 'CREATE TABLE shop (id int PRIMARY KEY)');
 create_pipeline($node, 'shop', tables => ['shop'], options => { transaction_timeout => '1s', checkpoint_timeout => '1s' });
 query($node, q(INSERT INTO shop VALUES (1); SELECT kafka.wait_for()));
@@ -49,6 +51,6 @@ my ($look, $accept) = $fenced =~ /(.*?;)\n(.*;)/s;
 is(query($node, $look), 'running||', 'the pipeline is not fenced');
 like($accept, qr/^CALL kafka\.accept_position\('shop', pg_current_wal_flush_lsn\(\)\);$/, '... and what there is to do if it is');
 
-is_sent('shop', [ 1, 2 ]);
+is_sent('shop', [ 1, 2 ], broker => $broker->address);
 $node->stop;
 done_testing();
