@@ -227,13 +227,16 @@ note_silence(const TkKafkaError *error, const char *doing, int64 now)
 
 	silent_noted = now;
 	tk_stats_queued(records);
-	if (!same_wait || records != silent_records)
+
+	/* More of them are no sign of life: while a commit is waited for, the next checkpoint goes on sending. */
+	if (!same_wait || records < silent_records)
 	{
 		end_silence();
 		silent_since = now;
 		silent_records = records;
 		return;
 	}
+	silent_records = records;
 	if (outage || now - silent_since < OUTAGE_AFTER_US || error->cause == TK_CAUSE_INTERRUPTED)
 		return;
 	outage = true;

@@ -95,7 +95,12 @@ foreach my $how (qw(stop suspend kill9))
 	is(query($node, q{SELECT kafka.wait_for(timeout => '10ms')}), 'f', '... wait_for() does not say that it is there');
 
 	# the broker's transactions of before the outage are over their time, and so is what librdkafka has waited
-	wait_until { logged($node, qr/ERROR:  pipeline "outage": Kafka failed while/, $offset) > @failed }
+	# (a commit that was on its way is waited for by the same process, for checkpoint_timeout)
+	wait_until
+	{
+		logged($node, qr/ERROR:  pipeline "outage": Kafka failed while/, $offset) > @failed
+		  || pipeline_field($node, 'outage', 'reason') =~ /while committing a transaction/
+	}
 	'a start that failed', 60;
 	$offset = -s $node->logfile;
 	@failed = ();
