@@ -379,6 +379,12 @@ tk_state_sticky(const TkDefinition *d, const char *state, const char *reason, co
 }
 
 char *
+tk_default_prefix(void)
+{
+	return psprintf("pg." UINT64_FORMAT ".%u", GetSystemIdentifier(), MyDatabaseId);
+}
+
+char *
 tk_slot_name(Oid database, int32 pipeline_id)
 {
 	return psprintf("tk_%u_%d", database, pipeline_id);

@@ -120,6 +120,9 @@ extern char *tk_to_utf8(const char *text);
 /* "tk_<database>_<pipeline>" */
 extern char *tk_slot_name(Oid database, int32 pipeline_id);
 
+/* transactional_id_prefix, where the option is not set. */
+extern char *tk_default_prefix(void);
+
 /* The pipeline's publications, quoted and comma-separated, as pgoutput takes them. */
 extern char *tk_publication_list(const TkDefinition *definition);
 

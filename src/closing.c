@@ -180,31 +180,30 @@ start_task(TkProducer *producer, TkProducerTask task, int64 deadline)
 				 errmsg("could not start a thread: %m")));
 }
 
-/* Begins a task.  True: it is done already, here, where there was nothing else to do. */
-static bool
+static void
 begin_task(TkClosing *closing, TkProducerTask task)
 {
+	closing->begun_us = tk_now_us();
+	closing->looked_us = closing->begun_us;
+	start_task(tk_pipeline.producers[closing->producer], task, closing->deadline);
+}
+
+/*
+ * Where there is nothing else to do: is the flush done in a moment?  If not, or
+ * if it has failed, the task says so again.  (A commit must not be given up and
+ * made again: see kafka_producer.c.)
+ */
+static bool
+flush_here(TkClosing *closing)
+{
 	static const TkKafkaWait here = {HERE_MS, NULL};
-	TkProducer *producer = tk_pipeline.producers[closing->producer];
 	TkKafkaStatus status;
 	TkKafkaError ignored;
 
-	closing->begun_us = tk_now_us();
-	closing->looked_us = closing->begun_us;
-
-	/* A commit must not be given up and made again: see kafka_producer.c. */
-	if (task == TK_PRODUCER_FLUSH && closing->dry)
-	{
-		(void) tk_wait_begin(TK_WAIT_ACKNOWLEDGEMENTS);
-		status = tk_producer_flush(producer, &here, &ignored);
-		tk_wait_end();
-		if (status == TK_KAFKA_OK)
-			return true;
-	}
-
-	/* Not in time; or it has failed, and will say so again. */
-	start_task(producer, task, closing->deadline);
-	return false;
+	(void) tk_wait_begin(TK_WAIT_ACKNOWLEDGEMENTS);
+	status = tk_producer_flush(tk_pipeline.producers[closing->producer], &here, &ignored);
+	tk_wait_end();
+	return status == TK_KAFKA_OK;
 }
 
 /* Is the task done?  look: see also whether it has taken too long; the clock is too dear for each WAL record. */
@@ -234,8 +233,7 @@ task_done(TkClosing *closing, TkProducerTask task, bool look)
 static void
 await_task(TkClosing *closing, TkProducerTask task)
 {
-	if (begin_task(closing, task))
-		return;
+	begin_task(closing, task);
 	while (!task_done(closing, task, true))
 	{
 		CHECK_FOR_INTERRUPTS();
@@ -497,6 +495,21 @@ tk_publish_visible(void)
  * ----------------------------------------------------------------
  */
 
+/* Has the broker all of the newest one? */
+static bool
+newest_acknowledged(bool look)
+{
+	TkPipeline *p = &tk_pipeline;
+	TkClosing  *newest;
+
+	if (p->nclosing == 0)
+		return true;
+	newest = &p->closing[p->nclosing - 1];
+	if (newest->checkpoint.state == TK_CHECKPOINT_TRIGGERED && task_done(newest, TK_PRODUCER_FLUSH, look))
+		acknowledged(newest);
+	return newest->checkpoint.state != TK_CHECKPOINT_TRIGGERED;
+}
+
 /* Takes the closing checkpoints on as far as they go without waiting. */
 static void
 advance(bool look)
@@ -506,17 +519,14 @@ advance(bool look)
 	while (p->nclosing > 0)
 	{
 		TkClosing  *oldest = &p->closing[0];
-		TkClosing  *newest = &p->closing[p->nclosing - 1];
 
-		if (newest->checkpoint.state == TK_CHECKPOINT_TRIGGERED && task_done(newest, TK_PRODUCER_FLUSH, look))
-			acknowledged(newest);
+		(void) newest_acknowledged(look);
 		if (oldest->checkpoint.state == TK_CHECKPOINT_ACKNOWLEDGED)
 		{
 			tk_append_all();	/* what has gathered meanwhile is on its way while we write */
 			prepare(oldest);
 			TK_FAILPOINT(BEFORE_KAFKA_COMMIT);
-			if (begin_task(oldest, TK_PRODUCER_COMMIT))
-				committed(oldest);
+			begin_task(oldest, TK_PRODUCER_COMMIT);
 		}
 		if (oldest->checkpoint.state == TK_CHECKPOINT_PREPARED && task_done(oldest, TK_PRODUCER_COMMIT, look))
 			committed(oldest);
@@ -551,21 +561,13 @@ tk_advance_closing(int most, bool prepared)
 bool
 tk_may_append(void)
 {
-	TkPipeline *p = &tk_pipeline;
-	TkClosing  *newest;
-
-	if (p->nclosing == 0)
-		return true;
-	newest = &p->closing[p->nclosing - 1];
-	if (newest->checkpoint.state == TK_CHECKPOINT_TRIGGERED && task_done(newest, TK_PRODUCER_FLUSH, true))
-		acknowledged(newest);
-	return newest->checkpoint.state != TK_CHECKPOINT_TRIGGERED;
+	return newest_acknowledged(false);
 }
 
 void
 tk_await_acknowledged(void)
 {
-	while (!tk_may_append())
+	while (!newest_acknowledged(true))
 	{
 		CHECK_FOR_INTERRUPTS();
 		tk_await_wakeup(TASK_SLICE_MS);
@@ -623,11 +625,12 @@ tk_trigger_checkpoint(XLogRecPtr read_lsn, bool dry)
 
 	closing = begin_closing(tk_now_us() + (int64) p->options->checkpoint_timeout * 1000);
 	closing->triggered_at = triggered_at;
-	closing->dry = dry;
 	tk_checkpoint_next(&p->checkpoint);
 	p->attempt = 1;
 
-	if (begin_task(closing, TK_PRODUCER_FLUSH))
+	if (dry && flush_here(closing))
 		acknowledged(closing);
+	else
+		begin_task(closing, TK_PRODUCER_FLUSH);
 	advance(false);
 }

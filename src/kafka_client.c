@@ -192,13 +192,61 @@ tk_fail_from(TkClient *client, rd_kafka_error_t *from, const char *what, TkKafka
  * Waiting
  */
 
-static int64_t
-now_ms(void)
+int64_t
+tk_now_ms(void)
 {
 	struct timespec now;
 
 	clock_gettime(CLOCK_MONOTONIC, &now);
 	return (int64_t) now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+void
+tk_cond_init(pthread_cond_t *cond)
+{
+	pthread_condattr_t clock;
+
+	pthread_condattr_init(&clock);
+	pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
+	pthread_cond_init(cond, &clock);
+	pthread_condattr_destroy(&clock);
+}
+
+struct timespec
+tk_after_ms(int ms)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	t.tv_sec += ms / 1000;
+	t.tv_nsec += (long) (ms % 1000) * 1000000;
+	if (t.tv_nsec >= 1000000000)
+	{
+		t.tv_sec++;
+		t.tv_nsec -= 1000000000;
+	}
+	return t;
+}
+
+int
+tk_start_thread(pthread_t *thread, size_t stack, void *(*run) (void *arg), void *arg)
+{
+	pthread_attr_t attributes;
+	sigset_t	all,
+				before;
+	int			failed;
+
+	pthread_attr_init(&attributes);
+	if (stack > 0)
+		pthread_attr_setstacksize(&attributes, stack);
+
+	/* The thread inherits the mask. */
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	failed = pthread_create(thread, &attributes, run, arg);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	pthread_attr_destroy(&attributes);
+	return failed;
 }
 
 void
@@ -213,7 +261,7 @@ tk_deadline(const TkKafkaWait *wait)
 	TkDeadline	deadline;
 
 	deadline.wait = wait;
-	deadline.start_ms = now_ms();
+	deadline.start_ms = tk_now_ms();
 	deadline.end_ms = deadline.start_ms + wait->timeout_ms;
 	return deadline;
 }
@@ -222,7 +270,7 @@ tk_deadline(const TkKafkaWait *wait)
 int
 tk_slice(const TkDeadline *deadline, int limit_ms)
 {
-	int64_t		left = deadline->end_ms - now_ms();
+	int64_t		left = deadline->end_ms - tk_now_ms();
 
 	if (left < 1)
 		return 1;
@@ -234,7 +282,7 @@ tk_is_over(const TkDeadline *deadline)
 {
 	if (deadline->wait->interrupted && deadline->wait->interrupted())
 		return true;
-	return now_ms() >= deadline->end_ms;
+	return tk_now_ms() >= deadline->end_ms;
 }
 
 /* A broker said who we are not: waiting longer doesn't change its mind. */
@@ -249,7 +297,7 @@ tk_is_hopeless(TkClient *client)
 TkKafkaStatus
 tk_gave_up(TkClient *client, const TkDeadline *deadline, const char *what, TkKafkaError *error)
 {
-	int			waited_ms = (int) (now_ms() - deadline->start_ms);
+	int			waited_ms = (int) (tk_now_ms() - deadline->start_ms);
 	char		text[TK_TROUBLE_SIZE];
 	int			trouble;
 
@@ -489,12 +537,8 @@ tk_client_close(TkClient *client, bool abort, int timeout_ms)
 {
 	Closer	   *closer;
 	pthread_t	thread;
-	pthread_condattr_t clock;
-	sigset_t	all,
-				before;
-	struct timespec until;
+	struct timespec until = tk_after_ms(timeout_ms);
 	bool		done;
-	int			failed;
 
 	if (client->rk == NULL)
 		return true;
@@ -505,26 +549,8 @@ tk_client_close(TkClient *client, bool abort, int timeout_ms)
 	closer->abort_ms = abort ? timeout_ms : 0;
 	client->rk = NULL;
 	pthread_mutex_init(&closer->mutex, NULL);
-	pthread_condattr_init(&clock);
-	pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
-	pthread_cond_init(&closer->finished, &clock);
-	pthread_condattr_destroy(&clock);
-
-	clock_gettime(CLOCK_MONOTONIC, &until);
-	until.tv_sec += timeout_ms / 1000;
-	until.tv_nsec += (long) (timeout_ms % 1000) * 1000000;
-	if (until.tv_nsec >= 1000000000)
-	{
-		until.tv_sec++;
-		until.tv_nsec -= 1000000000;
-	}
-
-	/* The thread inherits the mask: the server's signal handlers must run in the main thread only. */
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &before);
-	failed = pthread_create(&thread, NULL, close_handle, closer);
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
-	if (failed)
+	tk_cond_init(&closer->finished);
+	if (tk_start_thread(&thread, 0, close_handle, closer) != 0)
 	{
 		free_closer(closer);
 		return false;

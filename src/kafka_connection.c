@@ -24,13 +24,10 @@
 #include <openssl/err.h>
 #include <openssl/x509v3.h>
 #include <poll.h>
-#include <pthread.h>
-#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "kafka_connection.h"
@@ -38,15 +35,6 @@
 
 #define LOOKUPS_MAX		8		/* threads in getaddrinfo; more would be no better */
 #define READ_CHUNK		16384
-
-int64_t
-tk_now_ms(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return (int64_t) now.tv_sec * 1000 + now.tv_nsec / 1000000;
-}
 
 
 /*
@@ -172,10 +160,6 @@ static TkLookup *
 start_lookup(const TkServer *server, int family)
 {
 	TkLookup   *lookup;
-	pthread_condattr_t clock;
-	sigset_t	all,
-				before;
-	int			failed;
 
 	if (__atomic_load_n(&lookups, __ATOMIC_SEQ_CST) >= LOOKUPS_MAX)
 		return NULL;
@@ -185,18 +169,9 @@ start_lookup(const TkServer *server, int family)
 	lookup->server = *server;
 	lookup->family = family;
 	pthread_mutex_init(&lookup->mutex, NULL);
-	pthread_condattr_init(&clock);
-	pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
-	pthread_cond_init(&lookup->finished, &clock);
-	pthread_condattr_destroy(&clock);
-
-	/* The thread inherits the mask: the server's signal handlers must run in the main thread only. */
+	tk_cond_init(&lookup->finished);
 	__atomic_fetch_add(&lookups, 1, __ATOMIC_SEQ_CST);
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &before);
-	failed = pthread_create(&lookup->thread, NULL, run_lookup, lookup);
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
-	if (failed)
+	if (tk_start_thread(&lookup->thread, 0, run_lookup, lookup) != 0)
 	{
 		__atomic_fetch_sub(&lookups, 1, __ATOMIC_SEQ_CST);
 		free_lookup(lookup);

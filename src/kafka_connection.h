@@ -98,7 +98,6 @@ extern bool tk_connection_usable(TkConnection *c);
 extern bool tk_connection_request(TkNet *net, TkConnection *c, const TkApi *api, const TkBuffer *body,
 								  const TkDeadline *deadline, int limit_ms, TkAnswer *answer);
 extern void tk_net_free(TkNet *net);
-extern int64_t tk_now_ms(void);
 
 /* Notes what is wrong, closes the connection (may be NULL), returns false. */
 extern bool tk_trouble(TkNet *net, TkConnection *c, int code, const char *fmt,...)

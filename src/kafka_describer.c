@@ -7,11 +7,8 @@
  * question that got no answer in time none is asked for a while, so that a
  * coordinator that doesn't answer us costs one wait, not one a transaction.
  */
-#include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "kafka_describer.h"
 #include "kafka_internal.h"
@@ -38,22 +35,6 @@ struct TkDescriber
 	TkKafkaError error;
 	TkTransactionDescription description;
 };
-
-static struct timespec
-after_ms(int ms)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	t.tv_sec += ms / 1000;
-	t.tv_nsec += (long) (ms % 1000) * 1000000;
-	if (t.tv_nsec >= 1000000000)
-	{
-		t.tv_sec++;
-		t.tv_nsec -= 1000000000;
-	}
-	return t;
-}
 
 static bool
 has_passed(const struct timespec *t)
@@ -94,7 +75,7 @@ describe(void *arg)
 		else
 		{
 			d->error = error;
-			d->silent_until = after_ms(SILENCE_MS);
+			d->silent_until = tk_after_ms(SILENCE_MS);
 		}
 		d->answered = question;
 		pthread_cond_broadcast(&d->changed);
@@ -121,10 +102,6 @@ tk_describer_create(const TkKafkaConf *conf, const char *transactional_id, TkKaf
 {
 	TkRpc	   *rpc = tk_rpc_create(conf, error);
 	TkDescriber *d;
-	pthread_condattr_t clock;
-	pthread_attr_t attributes;
-	sigset_t	all,
-				before;
 	int			failed;
 
 	if (rpc == NULL)
@@ -139,20 +116,9 @@ tk_describer_create(const TkKafkaConf *conf, const char *transactional_id, TkKaf
 	}
 	d->rpc = rpc;
 	pthread_mutex_init(&d->mutex, NULL);
-	pthread_condattr_init(&clock);
-	pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
-	pthread_cond_init(&d->changed, &clock);
-	pthread_condattr_destroy(&clock);
-	pthread_attr_init(&attributes);
-	pthread_attr_setstacksize(&attributes, THREAD_STACK);
-
-	/* The thread inherits the mask: the server's signal handlers must run in the main thread only. */
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &before);
+	tk_cond_init(&d->changed);
 	tk_count_threads(1);
-	failed = pthread_create(&d->thread, &attributes, describe, d);
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
-	pthread_attr_destroy(&attributes);
+	failed = tk_start_thread(&d->thread, THREAD_STACK, describe, d);
 	if (failed)
 	{
 		tk_count_threads(-1);
@@ -178,7 +144,7 @@ tk_describer_ask(TkDescriber *d)
 bool
 tk_describer_answer(TkDescriber *d, int timeout_ms, TkTransactionDescription *description, TkKafkaError *error)
 {
-	struct timespec until = after_ms(timeout_ms);
+	struct timespec until = tk_after_ms(timeout_ms);
 	bool		found;
 
 	pthread_mutex_lock(&d->mutex);
@@ -187,7 +153,7 @@ tk_describer_answer(TkDescriber *d, int timeout_ms, TkTransactionDescription *de
 			break;
 	if (d->answered != d->asked)
 	{
-		d->silent_until = after_ms(SILENCE_MS);
+		d->silent_until = tk_after_ms(SILENCE_MS);
 		tk_fail(error, TK_KAFKA_RETRY, TK_CAUSE_TIMED_OUT, 0, "no answer after %d ms", timeout_ms);
 		found = false;
 	}
@@ -206,7 +172,7 @@ tk_describer_answer(TkDescriber *d, int timeout_ms, TkTransactionDescription *de
 bool
 tk_describer_destroy(TkDescriber *d, int timeout_ms)
 {
-	struct timespec until = after_ms(timeout_ms);
+	struct timespec until = tk_after_ms(timeout_ms);
 	bool		gone;
 
 	if (d == NULL)

@@ -6,6 +6,8 @@
 #define TK_KAFKA_INTERNAL_H
 
 #include <librdkafka/rdkafka.h>
+#include <pthread.h>
+#include <time.h>
 
 #include "kafka_client.h"
 
@@ -66,6 +68,18 @@ extern TkKafkaStatus tk_fail_from(TkClient *client, rd_kafka_error_t *from, cons
 
 /* What tk_kafka_threads_left() asks for. */
 extern void tk_count_threads(int change);
+
+/*
+ * Threads of our own: with every signal blocked, because the server's handlers
+ * must run in the main thread only.  stack: bytes, 0 = the system's default.
+ * Returns an errno, 0 = it runs.
+ */
+extern int	tk_start_thread(pthread_t *thread, size_t stack, void *(*run) (void *arg), void *arg);
+
+/* By the monotonic clock: ms, a condition variable, and until when to wait for it. */
+extern int64_t tk_now_ms(void);
+extern void tk_cond_init(pthread_cond_t *cond);
+extern struct timespec tk_after_ms(int ms);
 
 extern TkDeadline tk_deadline(const TkKafkaWait *wait);
 extern int	tk_slice(const TkDeadline *deadline, int limit_ms);

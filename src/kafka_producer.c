@@ -25,11 +25,9 @@
  */
 #include <limits.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "kafka_internal.h"
@@ -700,33 +698,16 @@ static bool
 start_thread(TkProducer *p)
 {
 	Tasks	   *tasks = &p->tasks;
-	pthread_condattr_t clock;
-	pthread_attr_t attributes;
-	sigset_t	all,
-				before;
-	int			failed;
 
 	pthread_mutex_init(&tasks->mutex, NULL);
-	pthread_condattr_init(&clock);
-	pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
-	pthread_cond_init(&tasks->changed, &clock);
-	pthread_condattr_destroy(&clock);
-	pthread_attr_init(&attributes);
-	pthread_attr_setstacksize(&attributes, TASK_STACK);
-
-	/* The thread inherits the mask: the server's signal handlers must run in the main thread only. */
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &before);
-	failed = pthread_create(&tasks->thread, &attributes, run_tasks, p);
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
-	pthread_attr_destroy(&attributes);
-	tasks->running = failed == 0;
-	if (failed)
+	tk_cond_init(&tasks->changed);
+	tasks->running = tk_start_thread(&tasks->thread, TASK_STACK, run_tasks, p) == 0;
+	if (!tasks->running)
 	{
 		pthread_cond_destroy(&tasks->changed);
 		pthread_mutex_destroy(&tasks->mutex);
 	}
-	return !failed;
+	return tasks->running;
 }
 
 bool
@@ -789,19 +770,11 @@ static bool
 end_thread(TkProducer *p, int timeout_ms)
 {
 	Tasks	   *tasks = &p->tasks;
-	struct timespec until;
+	struct timespec until = tk_after_ms(timeout_ms);
 	bool		gone;
 
 	if (!tasks->running)
 		return true;
-	clock_gettime(CLOCK_MONOTONIC, &until);
-	until.tv_sec += timeout_ms / 1000;
-	until.tv_nsec += (long) (timeout_ms % 1000) * 1000000;
-	if (until.tv_nsec >= 1000000000)
-	{
-		until.tv_sec++;
-		until.tv_nsec -= 1000000000;
-	}
 	pthread_mutex_lock(&tasks->mutex);
 	tasks->quit = true;
 	pthread_cond_broadcast(&tasks->changed);

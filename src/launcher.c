@@ -50,6 +50,7 @@
 #include "launcher.h"
 #include "pg_compat.h"
 #include "registry.h"
+#include "wal_source.h"
 
 #define BACKOFF_FIRST_MS 1000
 #define BACKOFF_LAST_MS 30000
@@ -357,29 +358,6 @@ tend_pipeline(int index, TimestampTz now, BackgroundWorkerHandle **handle)
 	return BACKOFF_FIRST_MS;
 }
 
-/* The oldest WAL that a slot keeps; false: there is no such slot, or it keeps none (any more). */
-static bool
-slot_keeps(const char *name, XLogRecPtr *from)
-{
-	*from = InvalidXLogRecPtr;
-	LWLockAcquire(ReplicationSlotControlLock, LW_SHARED);
-	for (int i = 0; i < max_replication_slots; i++)
-	{
-		ReplicationSlot *slot = &ReplicationSlotCtl->replication_slots[i];
-		ReplicationSlotPersistentData data;
-
-		if (!slot->in_use)
-			continue;
-		SpinLockAcquire(&slot->mutex);
-		data = slot->data;
-		SpinLockRelease(&slot->mutex);
-		if (strcmp(NameStr(data.name), name) == 0 && !tk_slot_is_invalidated(&data))
-			*from = data.restart_lsn;
-	}
-	LWLockRelease(ReplicationSlotControlLock);
-	return !XLogRecPtrIsInvalid(*from);
-}
-
 static const char *
 retained_wal_hint(TkPipelineStateKind state)
 {
@@ -421,7 +399,8 @@ warn_of_retained_wal(TkPipelineEntry *shared)
 	if (!entry.in_use || entry.gone)
 		return;
 	snprintf(slot, sizeof(slot), "tk_%u_%d", entry.database, entry.pipeline_id);
-	if (tk_retained_wal_warning >= 0 && slot_keeps(slot, &from))
+	from = tk_slot_keeps(slot);
+	if (tk_retained_wal_warning >= 0 && !XLogRecPtrIsInvalid(from))
 	{
 		XLogRecPtr	end = tk_flush_position(NULL);
 

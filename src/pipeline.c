@@ -149,7 +149,7 @@ tk_pipeline_load(void)
 	p->slot_name = tk_slot_name(MyDatabaseId, p->definition->pipeline_id);
 	p->prefix = p->options->transactional_id_prefix;
 	if (p->prefix == NULL)
-		p->prefix = psprintf("pg." UINT64_FORMAT ".%u", GetSystemIdentifier(), MyDatabaseId);
+		p->prefix = tk_default_prefix();
 	p->progress_topic = p->state.progress_topic;
 	if (p->progress_topic == NULL)
 		p->progress_topic = p->options->progress_topic ? p->options->progress_topic : default_progress_topic();

@@ -37,7 +37,6 @@ typedef struct TkClosing
 	int64		opened_us;		/* when its Kafka transaction began … */
 	int64		start_ms;		/* … by the coordinator's clock; 0: not known */
 	int64		deadline;		/* µs */
-	bool		dry;			/* when it was triggered there was nothing more to read */
 
 	/* What it waits for, flush or commit */
 	int64		begun_us;

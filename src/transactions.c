@@ -86,13 +86,6 @@ typedef struct Cluster
  * ----------------------------------------------------------------
  */
 
-/* What a pipeline without the option transactional_id_prefix has. */
-static char *
-default_prefix(void)
-{
-	return psprintf("pg." UINT64_FORMAT ".%u", GetSystemIdentifier(), MyDatabaseId);
-}
-
 /* Like list_append_unique, for strings. */
 static List *
 add_string(List *list, char *string)
@@ -165,7 +158,7 @@ know(TkDefinition *d)
 	/* Restored or cloned: the ids in its rows are another database's, and it has none yet. */
 	if (!known->state.exists)
 		return known;
-	known->prefixes = list_make1(prefix ? prefix : default_prefix());
+	known->prefixes = list_make1(prefix ? prefix : tk_default_prefix());
 	if (known->state.prefix != NULL)
 	{
 		known->prefixes = add_string(known->prefixes, known->state.prefix);
@@ -220,7 +213,7 @@ load_known(void)
 static List *
 our_prefixes(List *pipelines)
 {
-	List	   *prefixes = list_make1(default_prefix());
+	List	   *prefixes = list_make1(tk_default_prefix());
 	ListCell   *lc;
 
 	foreach(lc, pipelines)
@@ -244,7 +237,7 @@ is_of_other_database(const char *name, const char *prefix)
 {
 	bool		found = false;
 
-	if (tk_shared == NULL || strcmp(prefix, default_prefix()) == 0)
+	if (tk_shared == NULL || strcmp(prefix, tk_default_prefix()) == 0)
 		return false;
 	LWLockAcquire(tk_shared->lock, LW_SHARED);
 	for (int i = 0; i < tk_shared->nentries; i++)
@@ -754,7 +747,7 @@ check_orphan(List *pipelines, const Target *t)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("transactional id \"%s\" is not one of this database's pipelines", t->id),
-				 errdetail("Those are \"<prefix>.<pipeline>.<number>\"; the default prefix is \"%s\".", default_prefix()),
+				 errdetail("Those are \"<prefix>.<pipeline>.<number>\"; the default prefix is \"%s\".", tk_default_prefix()),
 				 errhint("See the view kafka.kafka_transactions.")));
 	}
 	if (!superuser())

@@ -105,36 +105,49 @@ write_nothing(LogicalDecodingContext *ctx, XLogRecPtr lsn, TransactionId xid, bo
 	elog(ERROR, "no message is expected while a replication slot is made");
 }
 
-TkSlotState
-tk_slot_state(const char *name, XLogRecPtr *confirmed)
+/* A copy of what a slot has on disk. */
+static bool
+find_slot(const char *name, ReplicationSlotPersistentData *data)
 {
-	TkSlotState result = TK_SLOT_MISSING;
+	bool		found = false;
 
 	LWLockAcquire(ReplicationSlotControlLock, LW_SHARED);
-	for (int i = 0; i < max_replication_slots; i++)
+	for (int i = 0; i < max_replication_slots && !found; i++)
 	{
 		ReplicationSlot *slot = &ReplicationSlotCtl->replication_slots[i];
-		ReplicationSlotPersistentData data;
 
 		if (!slot->in_use)
 			continue;
 		SpinLockAcquire(&slot->mutex);
-		data = slot->data;
+		*data = slot->data;
 		SpinLockRelease(&slot->mutex);
-		if (strcmp(NameStr(data.name), name) != 0)
-			continue;
-
-		*confirmed = data.confirmed_flush;
-		if (data.database != MyDatabaseId || strcmp(NameStr(data.plugin), OUTPUT_PLUGIN) != 0)
-			result = TK_SLOT_FOREIGN;
-		else if (tk_slot_is_invalidated(&data))
-			result = TK_SLOT_LOST;
-		else
-			result = TK_SLOT_GOOD;
-		break;
+		found = strcmp(NameStr(data->name), name) == 0;
 	}
 	LWLockRelease(ReplicationSlotControlLock);
-	return result;
+	return found;
+}
+
+TkSlotState
+tk_slot_state(const char *name, XLogRecPtr *confirmed)
+{
+	ReplicationSlotPersistentData data;
+
+	if (!find_slot(name, &data))
+		return TK_SLOT_MISSING;
+	*confirmed = data.confirmed_flush;
+	if (data.database != MyDatabaseId || strcmp(NameStr(data.plugin), OUTPUT_PLUGIN) != 0)
+		return TK_SLOT_FOREIGN;
+	return tk_slot_is_invalidated(&data) ? TK_SLOT_LOST : TK_SLOT_GOOD;
+}
+
+XLogRecPtr
+tk_slot_keeps(const char *name)
+{
+	ReplicationSlotPersistentData data;
+
+	if (!find_slot(name, &data) || tk_slot_is_invalidated(&data))
+		return InvalidXLogRecPtr;
+	return data.restart_lsn;
 }
 
 XLogRecPtr

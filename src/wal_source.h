@@ -22,6 +22,9 @@ typedef enum TkSlotState
 /* Reads a slot's state without acquiring it. *confirmed is set where the slot exists. */
 extern TkSlotState tk_slot_state(const char *name, XLogRecPtr *confirmed);
 
+/* The oldest WAL that a slot of any database keeps; Invalid: there is no such slot, or it keeps none (any more). */
+extern XLogRecPtr tk_slot_keeps(const char *name);
+
 /*
  * Makes the slot, durable when this returns, and keeps it acquired.  Waits
  * for transactions that are running now (cancellable).  Everything that

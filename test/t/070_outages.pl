@@ -42,9 +42,7 @@ sub heals
 {
 	my ($what) = @_;
 
-	$workload->run(transactions => 3);
-	is(query($node, q{SELECT kafka.wait_for(timeout => '60s')}), 't', "$what: Kafka gets it all");
-	$workload->check("$what: once, in commit order, each transaction whole");
+	$workload->heals($what, '60s');
 	is(status('outage'), 'running|', "$what: and the reason is gone");
 	return;
 }

@@ -23,17 +23,7 @@ my $workload = Workload->new($node, 'half_open',
 	broker  => $direct,
 	options => { transaction_timeout => '4s', checkpoint_interval => '20ms', retained_checkpoints => 10000 });
 
-sub heals
-{
-	my ($what) = @_;
-
-	$workload->run(transactions => 3);
-	is(query($node, q{SELECT kafka.wait_for(timeout => '90s')}), 't', "$what: Kafka gets it all");
-	$workload->check("$what: once, in commit order, each transaction whole");
-	return;
-}
-
-heals('through the proxy');
+$workload->heals('through the proxy');
 foreach my $kind (sort keys %kinds)
 {
 	foreach my $rule (@rules)
@@ -47,7 +37,7 @@ foreach my $kind (sort keys %kinds)
 		wait_until { $proxy->hits } $what, 60;
 		cmp_ok($proxy->hits, '>', 0, "$what: met");
 		$proxy->rule('pass');
-		heals($what);
+		$workload->heals($what);
 	}
 }
 
@@ -75,7 +65,7 @@ foreach my $rule (qw(lose-request lose-answer))
 	}
 	$proxy->rule('pass');
 	terminate_worker($node, 'half_open');
-	heals("EndTxn, $rule, and the end of its worker");
+	$workload->heals("EndTxn, $rule, and the end of its worker");
 	is(query($node, "SELECT state, attempt, outcome FROM kafka.checkpoints WHERE checkpoint_id = $id"),
 		'committed|1|' . ($rule eq 'lose-answer' ? 'already_committed' : 'redriven'),
 		'... the start has committed it, unless Kafka had done so already');
@@ -95,7 +85,7 @@ pass('... commits go on');
 $proxy->rule('pass');
 $workload->await_progress(10);
 $workload->stop;
-heals('no answers for a while');
+$workload->heals('no answers for a while');
 
 is(logged($node, qr/stops as|has stopped/), 0, 'nothing of it has stopped the pipeline');
 is(logged($node, qr/PANIC|was terminated by signal/), 0, 'no process of the server has crashed');

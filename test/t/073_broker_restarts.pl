@@ -20,9 +20,7 @@ sub heals
 {
 	my ($what) = @_;
 
-	$workload->run(transactions => 3);
-	is(query($node, q{SELECT kafka.wait_for(timeout => '90s')}), 't', "$what: Kafka gets it all");
-	$workload->check("$what: once, in commit order, each transaction whole");
+	$workload->heals($what);
 	is(query($node, q{SELECT state, reason FROM kafka.pipelines}), 'running|', "$what: and the reason is gone");
 	return;
 }

@@ -83,9 +83,7 @@ sub heals
 	my $node = $self->{node};
 
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
-	$self->{workload}->run(transactions => 3);
-	is(query($node, q{SELECT kafka.wait_for(timeout => '90s')}), 't', "$what: Kafka gets it all");
-	$self->{workload}->check("$what: once, in commit order, each transaction whole");
+	$self->{workload}->heals($what);
 	is(query($node, 'SELECT state, reason FROM kafka.pipelines WHERE pipeline = ' . quote($self->{pipeline})), 'running|',
 		'... and the pipeline runs, without a complaint');
 	return;

@@ -270,6 +270,18 @@ sub understand
 	return;
 }
 
+# After a fault: some more of it, and all that there is arrives, within so much time ('90s').
+sub heals
+{
+	my ($self, $what, $time) = @_;
+
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	$self->run(transactions => 3);
+	is(query($self->{node}, "SELECT kafka.wait_for(timeout => '" . ($time || '90s') . "')"), 't', "$what: Kafka gets it all");
+	$self->check("$what: once, in commit order, each transaction whole");
+	return;
+}
+
 # One test: all that committed since the last check is in Kafka, once, in commit order, each transaction whole.
 # The pipeline must be up to date (kafka.wait_for), the load stopped.
 sub check
