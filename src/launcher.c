@@ -458,6 +458,7 @@ tk_launcher_main(Datum arg)
 	pqsignal(SIGTERM, die);
 	BackgroundWorkerUnblockSignals();
 	BackgroundWorkerInitializeConnection(NULL, NULL, 0);
+	tk_catch_up_with_reload();
 	before_shmem_exit(launcher_exit, 0);
 
 	LWLockAcquire(tk_shared->lock, LW_EXCLUSIVE);
@@ -501,6 +502,17 @@ tk_launcher_main(Datum arg)
 			wal_look_at = 0;
 		}
 	}
+}
+
+/*
+ * Until a background worker has its own handler core has it ignore SIGHUP
+ * (bgworker.c, StartBackgroundWorker), and then even one that is pending is
+ * thrown away: a reload between the fork and the handler would never be heard of.
+ */
+void
+tk_catch_up_with_reload(void)
+{
+	ProcessConfigFile(PGC_SIGHUP);
 }
 
 /* One database: publish what its catalog says, and leave. */

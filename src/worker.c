@@ -28,6 +28,7 @@
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
+#include "launcher.h"
 #include "pipeline.h"
 #include "wal_source.h"
 
@@ -348,6 +349,7 @@ tk_pipeline_main(Datum arg)
 		proc_exit(0);
 	before_shmem_exit(pipeline_exit, 0);
 	BackgroundWorkerInitializeConnectionByOid(tk_pipeline.entry->database, InvalidOid, 0);
+	tk_catch_up_with_reload();
 	tk_pipeline.context = AllocSetContextCreate(TopMemoryContext, "transactional_kafka pipeline",
 												ALLOCSET_DEFAULT_SIZES);
 	MemoryContextSwitchTo(tk_pipeline.context);
