@@ -30,6 +30,11 @@
 #error "transactional_kafka needs PostgreSQL 14 or later"
 #endif
 
+/* Stands before the declaration. */
+#if PG_VERSION_NUM < 180000
+#define pg_noreturn pg_attribute_noreturn()
+#endif
+
 static inline XLogRecPtr
 tk_flush_position(TimeLineID *timeline)
 {

@@ -19,6 +19,7 @@
 #include "kafka_producer.h"
 #include "kafka_progress.h"
 #include "options.h"
+#include "pg_compat.h"
 #include "registry.h"
 
 /* max_concurrent_checkpoints, and one transactional id more, to fill meanwhile */
@@ -197,14 +198,14 @@ extern bool tk_is_closing(int producer);
  */
 
 /* Ends this start: a state that only the operator ends. The format is the reason; hint may be NULL. */
-extern void tk_stop_sticky(TkPipelineStateKind state, const char *hint, const char *reason,...)
-			pg_attribute_printf(3, 4) pg_attribute_noreturn();
+pg_noreturn extern void tk_stop_sticky(TkPipelineStateKind state, const char *hint, const char *reason,...)
+			pg_attribute_printf(3, 4);
 
 /* The sticky state that the last error asked for; STOPPED: none. Fills both texts. */
 extern TkPipelineStateKind tk_sticky_asked(const char **reason, const char **hint);
 
 /* Raises a failed call to Kafka as the error, or sticky state, that it is. */
-extern void tk_kafka_failed(const char *doing, const TkKafkaError *error) pg_attribute_noreturn();
+pg_noreturn extern void tk_kafka_failed(const char *doing, const TkKafkaError *error);
 
 /*
  * A call that may have to be made again: true = do so.  Serves interrupts

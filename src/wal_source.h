@@ -11,6 +11,8 @@
 #include "access/xlogdefs.h"
 #include "lib/stringinfo.h"
 
+#include "pg_compat.h"
+
 typedef enum TkSlotState
 {
 	TK_SLOT_MISSING,
@@ -36,7 +38,7 @@ extern XLogRecPtr tk_slot_create(const char *name);
 extern void tk_slot_release(void);
 
 /* Drops the slot that this process has just made, and ends with an ERROR. */
-extern void tk_slot_discard(const char *name) pg_attribute_noreturn();
+pg_noreturn extern void tk_slot_discard(const char *name);
 
 /* Drops a slot that may be missing; waits for a process that has it. */
 extern void tk_slot_drop(const char *name);
