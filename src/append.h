@@ -8,10 +8,13 @@
 #include "encode.h"
 #include "pipeline.h"
 
-/* A topic that exists, and its handles. */
+/* A topic, and its handles. */
 typedef struct TkTopicRoute
 {
 	char		topic[TK_TOPIC_MAX + 1];	/* hash key */
+	bool		exists;
+	bool		reserved;		/* for what the pipeline itself writes: no table's */
+	Oid			table;			/* the one that has it by its name; Invalid: none yet */
 	TkProducerTopic *handles[TK_PRODUCERS]; /* NULL: not made yet */
 } TkTopicRoute;
 

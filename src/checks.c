@@ -255,28 +255,64 @@ compare_topics(const ListCell *a, const ListCell *b)
 	return strcmp(((const char **) lfirst(a))[0], ((const char **) lfirst(b))[0]);
 }
 
+/* What the pipeline writes itself is no table's. */
+static void
+check_not_reserved(const TkDefinition *d, const TkPipelineOptions *options, const char *table, const char *topic)
+{
+	const char *what = NULL;
+
+	tk_check_not_progress_topic(topic, psprintf("table %s", table));
+	if (options->transaction_metadata && strcmp(topic, psprintf("%s.transaction", d->name)) == 0)
+		what = "transaction_metadata";
+	if (what != NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_DUPLICATE_OBJECT),
+				 errmsg("table %s of pipeline \"%s\" can't have the topic \"%s\"", table, d->name, topic),
+				 errdetail("With %s the pipeline writes to it.", what),
+				 errhint("Give the table another topic with kafka.set_table().")));
+}
+
+void
+tk_check_reserved_topics(const TkDefinition *d)
+{
+	TkPipelineOptions *options = tk_parse_pipeline_options(d->raw_options, psprintf("pipeline \"%s\"", d->name));
+	ListCell   *lc;
+
+	/* By its name no table comes to such a topic. */
+	foreach(lc, tk_table_entries(d))
+	{
+		TkTableEntry *entry = (TkTableEntry *) lfirst(lc);
+
+		if (entry->settings.topic != NULL && SearchSysCacheExists1(RELOID, ObjectIdGetDatum(entry->relid)))
+			check_not_reserved(d, options, tk_qualified_name(entry->relid), entry->settings.topic);
+	}
+}
+
 /*
  * Every table's topic must be legal, and no two tables may share one unless
  * both name it themselves.
  */
 void
-tk_check_topics(const TkDefinition *d)
+tk_check_topics(const TkDefinition *d, Oid object)
 {
+	TkPipelineOptions *options = tk_parse_pipeline_options(d->raw_options, psprintf("pipeline \"%s\"", d->name));
 	List	   *tables = tk_published_tables(d);
 	List	   *entries = tk_table_entries(d);
-	List	   *topics = NIL;	/* of char *[3]: topic, table, "" if given by set_table */
-	const char **before = NULL;
+	List	   *topics = NIL;	/* of char *[4]: topic, table, "" if given by set_table, "" if it is asked about */
 	ListCell   *lc;
 
 	foreach(lc, tables)
 	{
 		TkTableName *table = (TkTableName *) lfirst(lc);
 		const TkTableEntry *entry = entry_of(entries, table->relid);
-		const char **topic = palloc(3 * sizeof(char *));
+		const char **topic = palloc(4 * sizeof(char *));
+		bool		meant = !OidIsValid(object) || table->relid == object || get_rel_namespace(table->relid) == object;
 		char	   *name = palloc(TK_TOPIC_MAX + 1);
 		const char *problem = tk_route_topic(d->name, table->schema, table->table,
 											 entry ? entry->settings.topic : NULL, name);
 
+		if (problem != NULL && !meant)
+			continue;
 		if (problem != NULL)
 			ereport(ERROR,
 					(errcode(ERRCODE_INVALID_NAME),
@@ -286,8 +322,10 @@ tk_check_topics(const TkDefinition *d)
 							 d->name, tk_qualified_name(table->relid))));
 		topic[0] = name;
 		topic[1] = tk_qualified_name(table->relid);
-		tk_check_not_progress_topic(name, psprintf("table %s", topic[1]));
+		if (meant)
+			check_not_reserved(d, options, topic[1], name);
 		topic[2] = entry && entry->settings.topic ? "" : NULL;
+		topic[3] = meant ? "" : NULL;
 		topics = lappend(topics, topic);
 	}
 	list_sort(topics, compare_topics);
@@ -295,15 +333,22 @@ tk_check_topics(const TkDefinition *d)
 	{
 		const char **topic = (const char **) lfirst(lc);
 
-		if (before != NULL && strcmp(before[0], topic[0]) == 0 && (before[2] == NULL || topic[2] == NULL))
+		for (ListCell *other = lnext(topics, lc); other != NULL; other = lnext(topics, other))
+		{
+			const char **next = (const char **) lfirst(other);
+
+			if (strcmp(topic[0], next[0]) != 0)
+				break;
+			if ((topic[2] != NULL && next[2] != NULL) || (topic[3] == NULL && next[3] == NULL))
+				continue;
 			ereport(ERROR,
 					(errcode(ERRCODE_DUPLICATE_OBJECT),
 					 errmsg("tables %s and %s of pipeline \"%s\" would share the topic \"%s\"",
-							before[1], topic[1], d->name, topic[0]),
-					 before[2] == NULL && topic[2] == NULL ?
+							topic[1], next[1], d->name, topic[0]),
+					 topic[2] == NULL && next[2] == NULL ?
 					 errhint("Leave one of them out, or give it to a pipeline of its own.") :
 					 errhint("Give one of them a topic of its own with kafka.set_table().")));
-		before = topic;
+		}
 	}
 }
 

@@ -45,8 +45,15 @@ extern void tk_check_replica_identity(const char *pipeline, Oid relid, int opera
 /* Chosen key columns (char *) must exist, once each, and be logged in every old row. */
 extern void tk_check_key(const TkDefinition *d, Oid relid, List *keys, int operations);
 
-/* Every table has a legal topic, and none by chance another's.  Needs SPI, privileged. */
-extern void tk_check_topics(const TkDefinition *d);
+/*
+ * Every table has a legal topic, and none by chance another's, or one that the
+ * pipeline itself writes to.  "object": only for this table, or the tables of this
+ * schema; Invalid: for all.  Needs SPI, privileged.
+ */
+extern void tk_check_topics(const TkDefinition *d, Oid object);
+
+/* The last part of it alone, for changed options of the pipeline. */
+extern void tk_check_reserved_topics(const TkDefinition *d);
 
 /* "schema.table", quoted where needed; palloc'd. */
 extern char *tk_qualified_name(Oid relid);

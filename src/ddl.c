@@ -582,16 +582,22 @@ check_publication_names(const char *renamed)
 }
 
 /*
- * Names of tables have changed, or the tables of this publication (NULL: of
- * any): no two may share a topic now.  The pipelines' own publications are not
- * meant: create_pipeline() checks what it puts there, once for all.
+ * Names of tables have changed, or the tables of this publication (NULL: not of
+ * one, but the names of what the command was about): no two may share a topic
+ * now.  The pipelines' own publications are not meant: create_pipeline() checks
+ * what it puts there, once for all.
  */
 static void
 check_all_topics(const char *publication)
 {
-	static TkStatement find = {
-		"SELECT pipeline_id FROM kafka.pipeline p WHERE NOT dropping AND ($1::text IS NULL OR publication = $1::name) "
-		"AND " AT_HOME, 1, {TEXTOID}, NULL
+	static TkStatement find_users = {
+		"SELECT pipeline_id, 0::oid FROM kafka.pipeline p WHERE NOT dropping AND publication = $1::name AND " AT_HOME,
+		1, {TEXTOID}, NULL
+	};
+	static TkStatement find_all = {
+		"SELECT DISTINCT pipeline_id, c.objid FROM kafka.pipeline p, pg_catalog.pg_event_trigger_ddl_commands() c "
+		"WHERE NOT dropping AND c.classid IN ('pg_catalog.pg_class'::pg_catalog.regclass, "
+		"'pg_catalog.pg_namespace'::pg_catalog.regclass) AND c.objsubid = 0 AND " AT_HOME, 0, {0}, NULL
 	};
 	Datum		value = publication ? CStringGetTextDatum(publication) : (Datum) 0;
 	uint64		n;
@@ -599,13 +605,15 @@ check_all_topics(const char *publication)
 
 	if (tk_shared == NULL)
 		return;					/* not preloaded: nothing runs */
-	n = tk_execute(&find, &value, publication ? NULL : "n", false);
+	n = publication ? tk_execute(&find_users, &value, NULL, false) : tk_execute(&find_all, NULL, NULL, false);
 	rows = SPI_tuptable;
 	for (uint64 row = 0; row < n; row++)
 	{
 		bool		isnull;
+		int32		id = DatumGetInt32(SPI_getbinval(rows->vals[row], rows->tupdesc, 1, &isnull));
+		Oid			object = DatumGetObjectId(SPI_getbinval(rows->vals[row], rows->tupdesc, 2, &isnull));
 
-		tk_check_topics(tk_definition_by_id(DatumGetInt32(SPI_getbinval(rows->vals[row], rows->tupdesc, 1, &isnull))));
+		tk_check_topics(tk_definition_by_id(id), object);
 	}
 }
 

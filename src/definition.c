@@ -212,7 +212,7 @@ insert_definition(const char *name, Oid owner, const char *server_name, Oid serv
 		create_publications(d->pipeline_id);
 		arrange_publications(d, operations);
 	}
-	tk_check_topics(d);
+	tk_check_topics(d, InvalidOid);
 	return d;
 }
 
@@ -403,6 +403,8 @@ tk_alter_pipeline(PG_FUNCTION_ARGS)
 		}
 		arrange_publications(d, after->operations);
 	}
+	d->raw_options = merged;
+	tk_check_reserved_topics(d);
 	tk_end_privileged(&saved);
 	tk_definition_changes(d->pipeline_id);
 	SPI_finish();
@@ -483,7 +485,7 @@ tk_set_table(PG_FUNCTION_ARGS)
 	(void) tk_update_definition(d->pipeline_id, "enabled = enabled", false);
 	if (d->publication == NULL)
 		arrange_publications(d, options->operations);
-	tk_check_topics(d);
+	tk_check_topics(d, relid);
 	tk_end_privileged(&saved);
 	tk_definition_changes(d->pipeline_id);
 	SPI_finish();

@@ -163,6 +163,17 @@ tk_spi_commit(void)
 #endif
 }
 
+/* Publications FOR TABLES IN SCHEMA of that schema: a List of OIDs */
+static inline List *
+tk_schema_publications(Oid schema)
+{
+#if PG_VERSION_NUM >= 150000
+	return GetSchemaPublications(schema);
+#else
+	return NIL;
+#endif
+}
+
 /* Privileges, by class of object */
 static inline bool
 tk_owns_relation(Oid relid, Oid role)

@@ -16,7 +16,6 @@
 #include "commands/dbcommands.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
-#include "utils/hsearch.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
@@ -25,14 +24,10 @@
 #include "pg_compat.h"
 #include "pipeline.h"
 #include "produce.h"
-#include "route.h"
-
-/* How long a topic may take to be described or created. */
-#define TOPIC_PATIENCE_US INT64CONST(30000000)
+#include "topics.h"
 
 static const TkEncoder *encoder;
 static TkEncodeOptions encode_options;
-static HTAB *routes;
 
 static TkTransaction transaction;
 static int64 transaction_records;
@@ -45,108 +40,25 @@ static int	ncollections;
 static int	collection_capacity;
 static TkTopicRoute *transaction_route;
 
-static const TkTableEntry *
-table_entry(Oid relid)
-{
-	ListCell   *lc;
-
-	foreach(lc, tk_pipeline.tables)
-	{
-		TkTableEntry *entry = (TkTableEntry *) lfirst(lc);
-
-		if (entry->relid == relid)
-			return entry;
-	}
-	return NULL;
-}
-
 static const TkTableSettings *
 table_settings(Oid relid)
 {
-	const TkTableEntry *entry = table_entry(relid);
+	const TkTableEntry *entry = tk_table_entry(relid);
 
 	return entry ? &entry->settings : NULL;
-}
-
-void
-tk_ensure_topic(const char *topic, const TkTopicSpec *spec)
-{
-	TkProducer *producer = tk_pipeline.producers[tk_pipeline.current];	/* the other one may be at work */
-	int64		deadline = tk_now_us() + TOPIC_PATIENCE_US;
-	TkKafkaError error;
-	int			partitions = 0;
-	char		doing[TK_TOPIC_MAX + 32];
-
-	snprintf(doing, sizeof(doing), "looking for topic \"%s\"", topic);
-	while (tk_kafka_again(tk_topic_describe(producer, topic, &tk_kafka_slice, &partitions, &error),
-						  &error, deadline, doing))
-		 /* again */ ;
-	if (partitions > 0)
-		return;
-	if (!tk_pipeline.options->create_topics)
-		tk_stop_sticky(TK_STATE_FAILED,
-					   "Create the topic, or set the option create_topics to true; then CALL kafka.resume().",
-					   "topic \"%s\" does not exist and create_topics is false", topic);
-
-	snprintf(doing, sizeof(doing), "creating topic \"%s\"", topic);
-	while (tk_kafka_again(tk_topic_create(producer, topic, spec, &tk_kafka_slice, &error), &error, deadline, doing))
-		 /* again */ ;
-	ereport(LOG, (errmsg("pipeline \"%s\" created topic \"%s\"", NameStr(tk_pipeline.entry->name), topic)));
-}
-
-/* The route of a topic that exists now. */
-static TkTopicRoute *
-find_route(const char *topic)
-{
-	char		key[TK_TOPIC_MAX + 1] = {0};
-	TkTopicRoute *route;
-	bool		found;
-
-	strlcpy(key, topic, sizeof(key));
-	route = hash_search(routes, key, HASH_FIND, NULL);
-	if (route == NULL)
-	{
-		TkTopicSpec spec = {0};
-
-		spec.partitions = tk_pipeline.options->topic_partitions;
-		spec.replication_factor = tk_pipeline.options->topic_replication_factor;
-		spec.nconfigs = tk_pipeline.options->ntopic_configs;
-		spec.configs = tk_pipeline.options->topic_configs;
-		tk_ensure_topic(topic, &spec);
-		route = hash_search(routes, key, HASH_ENTER, &found);
-		memset(route->handles, 0, sizeof(route->handles));
-	}
-	return route;
-}
-
-static void
-table_topic(Oid relid, const char *schema, const char *table, char topic[TK_TOPIC_MAX + 1])
-{
-	const TkTableSettings *settings = table_settings(relid);
-	const char *problem = tk_route_topic(tk_pipeline.definition->name, schema, table,
-										 settings ? settings->topic : NULL, topic);
-
-	if (problem != NULL)
-		tk_stop_sticky(TK_STATE_FAILED, "Give the table a topic with kafka.set_table(), then CALL kafka.resume().",
-					   "topic of table \"%s.%s\": %s", schema, table, problem);
-	if (strcmp(topic, tk_pipeline.progress_topic) == 0)
-		tk_stop_sticky(TK_STATE_FAILED, "Give the table another topic with kafka.set_table(), then CALL kafka.resume().",
-					   "topic of table \"%s.%s\": \"%s\" is the progress topic", schema, table, topic);
 }
 
 /* The encoder's plan and the topic of a relation that pgoutput has described. */
 static void
 relation_described(TkRelation *relation, TkRelation *old)
 {
-	const TkTableEntry *entry = table_entry(relation->relid);
-	char		topic[TK_TOPIC_MAX + 1];
+	const TkTableEntry *entry = tk_table_entry(relation->relid);
 
 	/* The extension's own tables: a publication FOR ALL TABLES has them too, and one holds a key. */
 	if (strcmp(relation->schema, "kafka") == 0)
 		return;
-	table_topic(relation->relid, relation->schema, relation->table, topic);
 	relation->operations = entry != NULL && entry->operations != 0 ? entry->operations : tk_pipeline.options->operations;
-	relation->route = find_route(topic);
+	relation->route = tk_table_route(relation->relid, relation->schema, relation->table);
 	relation->topic = ((TkTopicRoute *) relation->route)->topic;
 	relation->plan = encoder->plan(&encode_options, relation);
 	if (relation->plan == NULL)
@@ -169,8 +81,6 @@ static const TkChangeHooks hooks = {table_settings, relation_described, relation
 void
 tk_stream_init(void)
 {
-	HASHCTL		control = {0};
-
 	tk_transaction_begin();
 	MemoryContextSwitchTo(tk_pipeline.context);
 	encoder = tk_pipeline.options->envelope;
@@ -183,92 +93,16 @@ tk_stream_init(void)
 	encode_options.json = tk_pipeline.options->json;
 	tk_transaction_commit();
 
-	control.keysize = TK_TOPIC_MAX + 1;
-	control.entrysize = sizeof(TkTopicRoute);
-	control.hcxt = tk_pipeline.context;
-	routes = hash_create("transactional_kafka topics", 64, &control, HASH_ELEM | HASH_STRINGS | HASH_CONTEXT);
-	tk_change_reader_init(tk_pipeline.context, &hooks);
-	tk_append_init();
-}
-
-void
-tk_stream_ensure_topics(void)
-{
-	List	   *tables;
-	ListCell   *lc;
-
-	tk_transaction_begin();
-	MemoryContextSwitchTo(tk_pipeline.context);
-	tables = tk_published_tables(tk_pipeline.definition);
-	tk_transaction_commit();
-	MemoryContextSwitchTo(tk_pipeline.context);
-
-	foreach(lc, tables)
-	{
-		TkTableName *table = (TkTableName *) lfirst(lc);
-		char		topic[TK_TOPIC_MAX + 1];
-
-		table_topic(table->relid, table->schema, table->table, topic);
-		(void) find_route(topic);
-	}
+	tk_topics_init();
 	if (tk_pipeline.options->transaction_metadata)
 	{
 		char		topic[TK_TOPIC_MAX + 1];
 
 		snprintf(topic, sizeof(topic), "%s.transaction", tk_pipeline.definition->name);
-		transaction_route = find_route(topic);
+		transaction_route = tk_reserved_route(topic);
 	}
-	list_free_deep(tables);
-}
-
-/* False: nobody answers, so there is nothing to say. */
-static bool
-stop_if_missing(const char *topic)
-{
-	int			partitions = 0;
-	TkKafkaError error;
-
-	CHECK_FOR_INTERRUPTS();
-	if (tk_stop_wanted() ||
-		tk_topic_describe(tk_pipeline.producers[tk_pipeline.current], topic, &tk_kafka_slice, &partitions, &error) != TK_KAFKA_OK)
-		return false;
-	if (partitions == 0)
-		tk_stop_sticky(TK_STATE_FAILED, "Create the topic, then CALL kafka.resume().",
-					   "topic \"%s\" was deleted", topic);
-	return true;
-}
-
-void
-tk_stream_find_missing_topic(void)
-{
-	HASH_SEQ_STATUS status;
-	TkTopicRoute *route;
-	List	   *topics = NIL;
-	ListCell   *lc;
-
-	hash_seq_init(&status, routes);
-	while ((route = hash_seq_search(&status)) != NULL)
-		topics = lappend(topics, route->topic);
-	if (stop_if_missing(tk_pipeline.progress_topic))
-	{
-		foreach(lc, topics)
-		{
-			if (!stop_if_missing((const char *) lfirst(lc)))
-				break;
-		}
-	}
-	list_free(topics);
-}
-
-void
-tk_stream_forget_producer(int index)
-{
-	HASH_SEQ_STATUS status;
-	TkTopicRoute *route;
-
-	hash_seq_init(&status, routes);
-	while ((route = hash_seq_search(&status)) != NULL)
-		route->handles[index] = NULL;
+	tk_change_reader_init(tk_pipeline.context, &hooks);
+	tk_append_init();
 }
 
 /* A checkpoint begins with its first record. */
@@ -448,7 +282,7 @@ stream_message(const TkMessage *message)
 	/* Room for its copy, with NULs behind the headers' names. */
 	if (!tk_buffer_reserve(buffer, message->content_len + produced.nheaders))
 		check_buffer(buffer, NULL);
-	route = find_route(topic);
+	route = tk_find_route(topic);
 	key = keep_bytes(buffer, produced.key);
 	tk_append(route, produced.partition < 0 ? TK_PARTITION_BY_KEY : produced.partition, key,
 			  keep_bytes(buffer, produced.value));

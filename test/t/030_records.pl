@@ -6,58 +6,11 @@ use warnings;
 use Encode ();
 use Test::More;
 use TransactionalKafka;
+use Records;
 
 $ENV{PGCLIENTENCODING} = 'UTF8';
 my $node = new_node('main');
 create_server($node);
-
-# What one record shows: key and value (- is Kafka's null), as bytes, times and positions masked.
-sub shown
-{
-	my ($record) = @_;
-
-	return join ' ', map { defined $_ ? mask(Encode::encode_utf8($_)) : '-' } $record->{key}, $record->{payload};
-}
-
-sub mask
-{
-	my ($text) = @_;
-
-	$text =~ s/"(ts_ms|ts_us|ts_ns|txId|lsn)":\d+/"$1":N/g;
-	$text =~ s/"sequence":"\[(?:null|\\"\d+\\"),\\"\d+\\"\]"/"sequence":"N"/g;
-	return $text;
-}
-
-# A change in Debezium's envelope without what is the same in all of them: op, before, after.
-sub brief
-{
-	my ($record) = @_;
-	my $text = shown($record);
-
-	$text =~ s/"source":\{.*?\},"transaction":null,//;
-	$text =~ s/,"ts_ms":N,"ts_us":N,"ts_ns":N//;
-	return $text;
-}
-
-my %consumed;
-
-# The records of a topic since the last look; there must be as many as expected.
-sub new_records
-{
-	my ($topic, $enough) = @_;
-	my $before = $consumed{$topic} || 0;
-	my @records = consume_until($topic, $before + $enough);
-
-	$consumed{$topic} = @records;
-	return splice @records, $before;
-}
-
-sub records_are
-{
-	my ($topic, $show, $expected, $name) = @_;
-	is_deeply([ map { $show->($_) } new_records($topic, scalar @$expected) ], $expected, $name);
-	return;
-}
 
 #
 # Scalars.  Settings of the database must not change a record.
