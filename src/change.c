@@ -13,19 +13,27 @@
  * base types, arrays' elements.  It is the catalog as of the change (decoding
  * has its historic snapshot installed), so a table that was altered or dropped
  * since is still seen in the shape the row has.
+ *
+ * pgoutput describes a table anew when the table changes, but not when a
+ * composite type or enum of its columns does.  Their changes are seen here,
+ * and make pgoutput describe its tables anew.
  */
 #include "postgres.h"
 
 #include "access/genam.h"
 #include "access/htup_details.h"
+#include "access/table.h"
 #include "catalog/pg_class.h"
+#include "catalog/pg_enum.h"
 #include "catalog/pg_index.h"
 #include "catalog/pg_type.h"
 #include "libpq/pqformat.h"
 #include "mb/pg_wchar.h"
 #include "replication/logicalproto.h"
+#include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/hsearch.h"
+#include "utils/inval.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
@@ -52,11 +60,39 @@ static MemoryContext reader_context = NULL;
 static HTAB *relations = NULL;
 static const TkChangeHooks *hooks = NULL;
 
+/* What the relations' types are made of, by the composites' pg_class entries */
+static HTAB *composites = NULL;
+static bool enums_described = false;
+
+/* Types in types, as deep as they are looked into */
+#define DEPTH_MAX 32
+
 /* One row's values; grown to the widest table. */
 static TkValue *old_values = NULL;
 static TkValue *new_values = NULL;
 static int	value_capacity = 0;
 static TkRelation **truncated = NULL;
+
+/* As for a changed publication: all of them, because who has a column of the type isn't known. */
+static void
+describe_anew(void)
+{
+	CallSyscacheCallbacks(PUBLICATIONRELMAP, 0);
+}
+
+static void
+composite_changes(Datum arg, Oid relid)
+{
+	if (OidIsValid(relid) && hash_search(composites, &relid, HASH_FIND, NULL) != NULL)
+		describe_anew();
+}
+
+static void
+enum_changes(Datum arg, int cache, uint32 hash)
+{
+	if (enums_described)
+		describe_anew();
+}
 
 void
 tk_change_reader_init(MemoryContext context, const TkChangeHooks *pipeline_hooks)
@@ -69,6 +105,10 @@ tk_change_reader_init(MemoryContext context, const TkChangeHooks *pipeline_hooks
 	control.entrysize = sizeof(RelationEntry);
 	control.hcxt = reader_context;
 	relations = hash_create("transactional_kafka relations", 128, &control, HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+	control.entrysize = sizeof(Oid);
+	composites = hash_create("transactional_kafka composites", 16, &control, HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
+	CacheRegisterRelcacheCallback(composite_changes, (Datum) 0);
+	CacheRegisterSyscacheCallback(ENUMOID, enum_changes, (Datum) 0);
 }
 
 static void
@@ -87,92 +127,242 @@ reserve_values(int n)
 	value_capacity = n;
 }
 
+/* A copy of a name of the catalog, in UTF-8 */
+static char *
+copy_name(const char *name)
+{
+	const char *converted = pg_server_to_any(name, strlen(name), PG_UTF8);
+
+	return converted == name ? pstrdup(name) : unconstify(char *, converted);
+}
+
+/* Types that have a constant OID and are no other's form */
+static bool
+builtin_kind(Oid oid, TkKind *kind)
+{
+	switch (oid)
+	{
+		case TEXTOID:
+		case VARCHAROID:
+		case BPCHAROID:
+		case CHAROID:
+		case INETOID:
+		case CIDROID:
+		case MACADDROID:
+		case MACADDR8OID:
+		case INT4RANGEOID:
+		case INT8RANGEOID:
+		case NUMRANGEOID:
+		case DATERANGEOID:
+		case TSRANGEOID:
+		case TSTZRANGEOID:
+			*kind = TK_KIND_TEXT;
+			return true;
+		case NAMEOID:
+			*kind = TK_KIND_NAME;
+			return true;
+		case UUIDOID:
+			*kind = TK_KIND_UUID;
+			return true;
+		case XMLOID:
+			*kind = TK_KIND_XML;
+			return true;
+		case TSVECTOROID:
+			*kind = TK_KIND_TSVECTOR;
+			return true;
+		case BOOLOID:
+			*kind = TK_KIND_BOOL;
+			return true;
+		case INT2OID:
+			*kind = TK_KIND_SMALLINT;
+			return true;
+		case INT4OID:
+			*kind = TK_KIND_INTEGER;
+			return true;
+		case INT8OID:
+			*kind = TK_KIND_BIGINT;
+			return true;
+		case OIDOID:
+			*kind = TK_KIND_OID;
+			return true;
+		case FLOAT4OID:
+			*kind = TK_KIND_REAL;
+			return true;
+		case FLOAT8OID:
+			*kind = TK_KIND_FLOAT;
+			return true;
+		case NUMERICOID:
+			*kind = TK_KIND_NUMERIC;
+			return true;
+		case MONEYOID:
+			*kind = TK_KIND_MONEY;
+			return true;
+		case BYTEAOID:
+			*kind = TK_KIND_BYTEA;
+			return true;
+		case JSONOID:
+		case JSONBOID:
+			*kind = TK_KIND_JSON;
+			return true;
+		case DATEOID:
+			*kind = TK_KIND_DATE;
+			return true;
+		case TIMEOID:
+			*kind = TK_KIND_TIME;
+			return true;
+		case TIMETZOID:
+			*kind = TK_KIND_TIMETZ;
+			return true;
+		case TIMESTAMPOID:
+			*kind = TK_KIND_TIMESTAMP;
+			return true;
+		case TIMESTAMPTZOID:
+			*kind = TK_KIND_TIMESTAMPTZ;
+			return true;
+		case INTERVALOID:
+			*kind = TK_KIND_INTERVAL;
+			return true;
+		case BITOID:
+			*kind = TK_KIND_BIT;
+			return true;
+		case VARBITOID:
+			*kind = TK_KIND_VARBIT;
+			return true;
+		case POINTOID:
+			*kind = TK_KIND_POINT;
+			return true;
+		default:
+			return false;
+	}
+}
+
+/* Types of extensions, whose OIDs differ: by name, as Debezium finds them */
+static TkKind
+named_kind(const char *name)
+{
+	if (strcmp(name, "hstore") == 0)
+		return TK_KIND_HSTORE;
+	if (strcmp(name, "ltree") == 0)
+		return TK_KIND_LTREE;
+	if (strcmp(name, "citext") == 0 || strcmp(name, "isbn") == 0)
+		return TK_KIND_TEXT;
+	return TK_KIND_OTHER;
+}
+
+/* An enum's labels, in order, with commas between. */
+static char *
+enum_labels(Oid oid)
+{
+	StringInfoData labels;
+	Relation	catalog = table_open(EnumRelationId, AccessShareLock);
+	Relation	index = index_open(EnumTypIdSortOrderIndexId, AccessShareLock);
+	ScanKeyData key;
+	SysScanDesc scan;
+	HeapTuple	tuple;
+
+	initStringInfo(&labels);
+	ScanKeyInit(&key, Anum_pg_enum_enumtypid, BTEqualStrategyNumber, F_OIDEQ, ObjectIdGetDatum(oid));
+	scan = systable_beginscan_ordered(catalog, index, NULL, 1, &key);
+	while ((tuple = systable_getnext_ordered(scan, ForwardScanDirection)) != NULL)
+	{
+		char	   *label = copy_name(NameStr(((Form_pg_enum) GETSTRUCT(tuple))->enumlabel));
+
+		appendStringInfo(&labels, "%s%s", labels.len > 0 ? "," : "", label);
+		pfree(label);
+	}
+	systable_endscan_ordered(scan);
+	index_close(index, AccessShareLock);
+	table_close(catalog, AccessShareLock);
+	enums_described = true;
+	return labels.data;
+}
+
+static void describe_type(TkType *type, Oid oid, int32 typmod, int depth);
+
+/* A composite's attributes; without a lock, as the tables themselves: decoding sees the past. */
+static void
+describe_composite(TkType *type, Oid relid, int depth)
+{
+	Relation	rel = RelationIdGetRelation(relid);
+	TupleDesc	descriptor;
+
+	if (!RelationIsValid(rel))
+		return;
+	(void) hash_search(composites, &relid, HASH_ENTER, NULL);
+	descriptor = RelationGetDescr(rel);
+	type->kind = TK_KIND_COMPOSITE;
+	type->attributes = palloc0(Max(descriptor->natts, 1) * sizeof(TkAttribute));
+	for (int i = 0; i < descriptor->natts; i++)
+	{
+		Form_pg_attribute attribute = TupleDescAttr(descriptor, i);
+		TkAttribute *described = &type->attributes[type->nattributes];
+
+		if (attribute->attisdropped)
+			continue;
+		described->name = copy_name(NameStr(attribute->attname));
+		describe_type(&described->type, attribute->atttypid, attribute->atttypmod, depth + 1);
+		type->nattributes++;
+	}
+	RelationClose(rel);
+}
+
+static void
+describe_array(TkType *type, Oid element, int32 typmod, int depth)
+{
+	HeapTuple	tuple;
+
+	type->kind = TK_KIND_ARRAY;
+	type->element = palloc0(sizeof(TkType));
+	describe_type(type->element, element, typmod, depth + 1);
+
+	/* A delimiter is a property of the element. */
+	tuple = SearchSysCache1(TYPEOID, ObjectIdGetDatum(element));
+	if (HeapTupleIsValid(tuple))
+	{
+		type->delimiter = ((Form_pg_type) GETSTRUCT(tuple))->typdelim;
+		ReleaseSysCache(tuple);
+	}
+}
+
 /* How a type's text form becomes JSON; domains count as what they are over. */
 static void
-describe_type(TkType *type, Oid oid, int32 typmod)
+describe_type(TkType *type, Oid oid, int32 typmod, int depth)
 {
-	Form_pg_type form;
 	HeapTuple	tuple;
-	Oid			element = InvalidOid;
+	Form_pg_type form;
+	char		typtype;
+	Oid			element;
+	Oid			relid;
 
+	check_stack_depth();
 	oid = getBaseTypeAndTypmod(oid, &typmod);
+	memset(type, 0, sizeof(*type));
+	type->kind = TK_KIND_OTHER;
 	type->oid = oid;
 	type->typmod = typmod;
 	type->delimiter = ',';
-	type->element = NULL;
-	type->kind = TK_KIND_TEXT;
-
-	switch (oid)
-	{
-		case BOOLOID:
-			type->kind = TK_KIND_BOOL;
-			return;
-		case INT2OID:
-		case INT4OID:
-		case INT8OID:
-		case OIDOID:
-			type->kind = TK_KIND_INTEGER;
-			return;
-		case FLOAT4OID:
-		case FLOAT8OID:
-			type->kind = TK_KIND_FLOAT;
-			return;
-		case NUMERICOID:
-			type->kind = TK_KIND_NUMERIC;
-			return;
-		case MONEYOID:
-			type->kind = TK_KIND_MONEY;
-			return;
-		case BYTEAOID:
-			type->kind = TK_KIND_BYTEA;
-			return;
-		case JSONOID:
-		case JSONBOID:
-			type->kind = TK_KIND_JSON;
-			return;
-		case DATEOID:
-			type->kind = TK_KIND_DATE;
-			return;
-		case TIMEOID:
-			type->kind = TK_KIND_TIME;
-			return;
-		case TIMETZOID:
-			type->kind = TK_KIND_TIMETZ;
-			return;
-		case TIMESTAMPOID:
-			type->kind = TK_KIND_TIMESTAMP;
-			return;
-		case TIMESTAMPTZOID:
-			type->kind = TK_KIND_TIMESTAMPTZ;
-			return;
-		case INTERVALOID:
-			type->kind = TK_KIND_INTERVAL;
-			return;
-		default:
-			break;
-	}
+	if (depth > DEPTH_MAX || builtin_kind(oid, &type->kind))
+		return;
 
 	tuple = SearchSysCache1(TYPEOID, ObjectIdGetDatum(oid));
 	if (!HeapTupleIsValid(tuple))
 		return;
 	form = (Form_pg_type) GETSTRUCT(tuple);
-	if (IsTrueArrayType(form))
-		element = form->typelem;
+	typtype = form->typtype;
+	element = IsTrueArrayType(form) ? form->typelem : InvalidOid;
+	relid = form->typrelid;
+	if (typtype == TYPTYPE_BASE)
+		type->kind = named_kind(NameStr(form->typname));
 	ReleaseSysCache(tuple);
 
 	if (OidIsValid(element))
+		describe_array(type, element, typmod, depth);
+	else if (typtype == TYPTYPE_COMPOSITE)
+		describe_composite(type, relid, depth);
+	else if (typtype == TYPTYPE_ENUM)
 	{
-		type->kind = TK_KIND_ARRAY;
-		type->element = palloc(sizeof(TkType));
-		describe_type(type->element, element, typmod);
-
-		/* A delimiter is a property of the element. */
-		tuple = SearchSysCache1(TYPEOID, ObjectIdGetDatum(element));
-		if (HeapTupleIsValid(tuple))
-		{
-			type->delimiter = ((Form_pg_type) GETSTRUCT(tuple))->typdelim;
-			ReleaseSysCache(tuple);
-		}
+		type->kind = TK_KIND_ENUM;
+		type->labels = enum_labels(oid);
 	}
 }
 
@@ -265,6 +455,43 @@ describe_key(TkRelation *relation, const TkTableSettings *settings)
 	RelationClose(rel);
 }
 
+/* Which columns are never null, by themselves or by their domain: the message doesn't say it. */
+static void
+describe_not_null(TkRelation *relation)
+{
+	Relation	rel = RelationIdGetRelation(relation->relid);
+	TupleDesc	descriptor;
+
+	if (!RelationIsValid(rel))
+		return;
+	descriptor = RelationGetDescr(rel);
+	for (int i = 0; i < descriptor->natts; i++)
+	{
+		Form_pg_attribute attribute = TupleDescAttr(descriptor, i);
+		bool		not_null = attribute->attnotnull;
+		HeapTuple	tuple;
+		char	   *name;
+		int			column;
+
+		if (attribute->attisdropped)
+			continue;
+		tuple = SearchSysCache1(TYPEOID, ObjectIdGetDatum(attribute->atttypid));
+		if (HeapTupleIsValid(tuple))
+		{
+			not_null = not_null || ((Form_pg_type) GETSTRUCT(tuple))->typnotnull;
+			ReleaseSysCache(tuple);
+		}
+		if (!not_null)
+			continue;
+		name = copy_name(NameStr(attribute->attname));
+		column = find_column(relation, name);
+		if (column >= 0)
+			relation->columns[column].not_null = true;
+		pfree(name);
+	}
+	RelationClose(rel);
+}
+
 /* Relation message: relid, schema, name, replica identity, columns. */
 static void
 read_relation(StringInfo in)
@@ -296,8 +523,9 @@ read_relation(StringInfo in)
 		column->name = pstrdup(pq_getmsgrawstring(in));
 		type = pq_getmsgint(in, 4);
 		typmod = (int32) pq_getmsgint(in, 4);
-		describe_type(&column->type, type, typmod);
+		describe_type(&column->type, type, typmod, 0);
 	}
+	describe_not_null(relation);
 	describe_key(relation, hooks->settings(relation->relid));
 	MemoryContextSwitchTo(caller);
 	reserve_values(relation->ncolumns);

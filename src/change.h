@@ -16,10 +16,21 @@
 /* How a column's text form becomes JSON.  Domains are resolved to their base type. */
 typedef enum TkKind
 {
-	TK_KIND_TEXT,				/* a JSON string of PostgreSQL's text; also every type not listed */
+	TK_KIND_TEXT,				/* a JSON string of PostgreSQL's text */
+	TK_KIND_OTHER,				/* likewise; every type not listed, which Debezium leaves out */
+	TK_KIND_NAME,				/* likewise */
+	TK_KIND_UUID,				/* likewise, as the next four */
+	TK_KIND_XML,
+	TK_KIND_TSVECTOR,
+	TK_KIND_LTREE,
+	TK_KIND_ENUM,				/* see labels */
 	TK_KIND_BOOL,				/* 't' | 'f' */
-	TK_KIND_INTEGER,			/* int2, int4, int8, oid: digits are JSON already */
-	TK_KIND_FLOAT,				/* number, or NaN | Infinity | -Infinity */
+	TK_KIND_SMALLINT,			/* digits are JSON already */
+	TK_KIND_INTEGER,
+	TK_KIND_BIGINT,
+	TK_KIND_OID,
+	TK_KIND_REAL,				/* number, or NaN | Infinity | -Infinity */
+	TK_KIND_FLOAT,
 	TK_KIND_NUMERIC,			/* a string of all digits */
 	TK_KIND_MONEY,				/* worker pins lc_monetary = C: '$1,000.00' */
 	TK_KIND_BYTEA,				/* worker pins bytea_output = hex: '\x00ff' */
@@ -30,7 +41,12 @@ typedef enum TkKind
 	TK_KIND_TIMESTAMP,			/* '2016-11-04 11:51:30.123456' */
 	TK_KIND_TIMESTAMPTZ,		/* TimeZone UTC: '2016-11-04 11:51:30.123456+00' */
 	TK_KIND_INTERVAL,			/* IntervalStyle iso_8601 */
-	TK_KIND_ARRAY				/* array_out's text; see element */
+	TK_KIND_BIT,				/* '0101', likewise varbit */
+	TK_KIND_VARBIT,
+	TK_KIND_POINT,				/* '(1.5,-2)' */
+	TK_KIND_HSTORE,				/* hstore_out's text: "a"=>"1", "b"=>NULL */
+	TK_KIND_ARRAY,				/* array_out's text; see element */
+	TK_KIND_COMPOSITE			/* record_out's text; see attributes */
 } TkKind;
 
 typedef struct TkType
@@ -39,14 +55,24 @@ typedef struct TkType
 	uint32_t	oid;			/* of the base type */
 	int32_t		typmod;
 	char		delimiter;		/* arrays: ',' but for box's ';' */
-	struct TkType *element;		/* arrays: never itself an array */
+	struct TkType *element;		/* arrays: itself an array only by way of a domain */
+	const char *labels;			/* enums: UTF-8, in order, with commas between; else NULL */
+	int			nattributes;	/* composites */
+	struct TkAttribute *attributes;
 } TkType;
+
+typedef struct TkAttribute
+{
+	const char *name;			/* UTF-8 */
+	TkType		type;
+} TkAttribute;
 
 typedef struct TkColumn
 {
 	const char *name;			/* UTF-8, as the user spelt it */
 	TkType		type;
 	bool		identity;		/* part of the replica identity: logged in old tuples of kind 'K' */
+	bool		not_null;
 } TkColumn;
 
 typedef struct TkRelation

@@ -13,6 +13,7 @@
  * asked in one place, old_value().
  */
 #include "encode_row.h"
+#include "encode_value.h"
 
 #include <stdlib.h>
 
@@ -34,32 +35,74 @@ tk_encoder_find(const char *name)
 	return NULL;
 }
 
-bool
-tk_row_plan_init(TkRowPlan *plan, const TkRelation *relation, bool inline_json)
+/* The key's columns as a struct <topic>.Key */
+static void
+append_key_schema(TkRowPlan *plan, const TkRelation *relation)
 {
+	TkBuffer   *text = &plan->text;
+	size_t		start = text->len;
+	int			i;
+
+	tk_schema_open(text);
+	tk_schema_struct_open(text);
+	for (i = 0; i < relation->nkeys; i++)
+	{
+		const TkColumn *column = &relation->columns[relation->keys[i]];
+
+		if (tk_row_has(plan, relation->keys[i]))
+			tk_schema_field(text, &column->type, !column->not_null, plan->style, column->name);
+	}
+	tk_schema_struct_close(text, false, relation->topic, ".Key", 0, NULL);
+	tk_schema_close(text);
+	plan->key_schema.at = start;
+	plan->key_schema.len = text->len - start;
+}
+
+static TkPiece
+cut_piece(const TkBuffer *text, size_t start)
+{
+	TkPiece		piece = {start, text->len - start};
+
+	return piece;
+}
+
+bool
+tk_row_plan_init(TkRowPlan *plan, const TkEncodeOptions *options, const TkRelation *relation, int style)
+{
+	TkBuffer   *text = &plan->text;
 	int			i;
 
 	memset(plan, 0, sizeof(*plan));
-	plan->inline_json = inline_json;
+	plan->style = style | (options->scalars == TK_SCALARS_DEBEZIUM ? TK_STYLE_DEBEZIUM : 0);
 
 	/*
 	 * One more, because a table may have no columns and malloc(0) may return NULL.
 	 */
-	plan->columns = malloc(sizeof(TkPiece) * ((size_t) relation->ncolumns + 1));
+	plan->columns = malloc(2 * sizeof(TkPiece) * ((size_t) relation->ncolumns + 1));
 	if (plan->columns == NULL)
 		return false;
+	plan->unavailable = plan->columns + relation->ncolumns;
 	for (i = 0; i < relation->ncolumns; i++)
 	{
-		const char *name = relation->columns[i].name;
-		size_t		start = plan->text.len;
+		const TkColumn *column = &relation->columns[i];
+		size_t		start = text->len;
 
-		tk_buffer_char(&plan->text, ',');
-		tk_json_string(&plan->text, name, strlen(name));
-		tk_buffer_char(&plan->text, ':');
-		plan->columns[i].at = start;
-		plan->columns[i].len = plan->text.len - start;
+		if ((plan->style & TK_STYLE_DEBEZIUM) == 0 || tk_debezium_has(&column->type))
+		{
+			tk_buffer_char(text, ',');
+			tk_json_string(text, column->name, strlen(column->name));
+			tk_buffer_char(text, ':');
+		}
+		plan->columns[i] = cut_piece(text, start);
+		start = text->len;
+		tk_append_unavailable(text, &column->type, plan->style);
+		plan->unavailable[i] = cut_piece(text, start);
+		if ((style & TK_STYLE_INLINE_JSON) != 0 && column->type.kind == TK_KIND_JSON)
+			plan->inline_json = true;
 	}
-	return !plan->text.failed;
+	if (options->schemas && relation->nkeys > 0)
+		append_key_schema(plan, relation);
+	return !text->failed;
 }
 
 void
@@ -93,11 +136,13 @@ new_value(const TkChange *change, int column)
 static inline void
 append_column(const TkRowPlan *plan, const TkChange *change, int column, const TkValue *value, TkBuffer *out)
 {
+	if (!tk_row_has(plan, column))
+		return;
 	tk_piece(out, plan, plan->columns[column]);
 	if (value != NULL)
-		tk_json_value(out, &change->relation->columns[column].type, value, plan->inline_json);
+		tk_json_value(out, &change->relation->columns[column].type, value, plan->style);
 	else
-		tk_buffer_append(out, TK_UNAVAILABLE_JSON, strlen(TK_UNAVAILABLE_JSON));
+		tk_piece(out, plan, plan->unavailable[column]);
 }
 
 /* Makes an object of the columns appended since "start". */
@@ -111,11 +156,22 @@ close_object(TkBuffer *out, size_t start)
 	tk_buffer_char(out, '}');
 }
 
+/* Ends the key that was begun at "start" and whose columns were appended from "object" on. */
+static TkSpan
+close_key(const TkRowPlan *plan, TkBuffer *out, size_t start, size_t object)
+{
+	close_object(out, object);
+	if (plan->key_schema.len > 0)
+		tk_buffer_char(out, '}');
+	return tk_span_since(out, start);
+}
+
 TkSpan
 tk_row_new_key(const TkRowPlan *plan, const TkChange *change, TkBuffer *out)
 {
 	const TkRelation *relation = change->relation;
 	size_t		start = out->len;
+	size_t		object;
 	int			i;
 
 	if (relation->nkeys == 0)
@@ -125,10 +181,11 @@ tk_row_new_key(const TkRowPlan *plan, const TkChange *change, TkBuffer *out)
 	 * A key column is part of the replica identity, so it is unavailable only when it is unchanged, and a server
 	 * older than the fix that logs such values in the old tuple wrote the record: say so, as the row does.
 	 */
+	tk_piece(out, plan, plan->key_schema);
+	object = out->len;
 	for (i = 0; i < relation->nkeys; i++)
 		append_column(plan, change, relation->keys[i], new_value(change, relation->keys[i]), out);
-	close_object(out, start);
-	return tk_span_since(out, start);
+	return close_key(plan, out, start, object);
 }
 
 TkSpan
@@ -136,19 +193,27 @@ tk_row_old_key(const TkRowPlan *plan, const TkChange *change, TkBuffer *out)
 {
 	const TkRelation *relation = change->relation;
 	size_t		start = out->len;
+	size_t		object;
+	bool		logged = false;
 	int			i;
 
+	tk_piece(out, plan, plan->key_schema);
+	object = out->len;
 	for (i = 0; i < relation->nkeys; i++)
 	{
 		const TkValue *value = old_value(change, relation->keys[i]);
 
-		if (value != NULL)
-			append_column(plan, change, relation->keys[i], value, out);
+		if (value == NULL)
+			continue;
+		append_column(plan, change, relation->keys[i], value, out);
+		logged = true;
 	}
-	if (out->len == start)
+	if (!logged)
+	{
+		out->len = start;
 		return TK_NULL_SPAN;
-	close_object(out, start);
-	return tk_span_since(out, start);
+	}
+	return close_key(plan, out, start, object);
 }
 
 bool
@@ -208,7 +273,7 @@ tk_row_new(const TkRowPlan *plan, const TkChange *change, bool omit, TkBuffer *o
 	{
 		const TkValue *value = new_value(change, i);
 
-		if (value == NULL)
+		if (value == NULL && tk_row_has(plan, i))
 			unavailable++;
 		if (value != NULL || !omit)
 			append_column(plan, change, i, value, out);
@@ -218,7 +283,7 @@ tk_row_new(const TkRowPlan *plan, const TkChange *change, bool omit, TkBuffer *o
 }
 
 TkSpan
-tk_row_unavailable(const TkChange *change, TkBuffer *out)
+tk_row_unavailable(const TkRowPlan *plan, const TkChange *change, TkBuffer *out)
 {
 	const TkRelation *relation = change->relation;
 	size_t		start = out->len;
@@ -229,7 +294,7 @@ tk_row_unavailable(const TkChange *change, TkBuffer *out)
 	{
 		const char *name = relation->columns[i].name;
 
-		if (new_value(change, i) != NULL)
+		if (new_value(change, i) != NULL || !tk_row_has(plan, i))
 			continue;
 		if (out->len > start + 1)
 			tk_buffer_char(out, ',');
@@ -237,6 +302,48 @@ tk_row_unavailable(const TkChange *change, TkBuffer *out)
 	}
 	tk_buffer_char(out, ']');
 	return tk_span_since(out, start);
+}
+
+/* True for JSON's null, which json keeps with the blanks around it. */
+static bool
+is_json_null(const TkValue *value)
+{
+	const char *p = value->data;
+	const char *end = p + value->len;
+
+	if (value->kind != TK_VALUE_TEXT || value->len < 4)
+		return false;
+	while (p < end && memchr(" \t\n\r", *p, 4) != NULL)
+		p++;
+	while (end > p && memchr(" \t\n\r", end[-1], 4) != NULL)
+		end--;
+	return end - p == 4 && memcmp(p, "null", 4) == 0;
+}
+
+void
+tk_row_json_nulls(const TkRowPlan *plan, const TkChange *change, TkBuffer *out, TkRecord *record)
+{
+	const TkRelation *relation = change->relation;
+	size_t		start = out->len;
+	int			i;
+
+	if (!plan->inline_json)
+		return;
+	for (i = 0; i < relation->ncolumns; i++)
+	{
+		const TkColumn *column = &relation->columns[i];
+		const TkValue *value;
+
+		if (column->type.kind != TK_KIND_JSON ||
+			(value = new_value(change, i)) == NULL || !is_json_null(value))
+			continue;
+		tk_buffer_char(out, out->len > start ? ',' : '[');
+		tk_json_string(out, column->name, strlen(column->name));
+	}
+	if (out->len == start)
+		return;
+	tk_buffer_char(out, ']');
+	tk_record_header(record, "pg.json_null", tk_span_since(out, start));
 }
 
 void

@@ -46,6 +46,12 @@ typedef enum TkJsonMode
 	TK_JSON_INLINE
 } TkJsonMode;
 
+typedef enum TkScalars
+{
+	TK_SCALARS_READABLE,
+	TK_SCALARS_DEBEZIUM			/* as Debezium writes them with its defaults */
+} TkScalars;
+
 typedef struct TkEncodeOptions
 {
 	const char *pipeline;		/* Debezium's topic.prefix, source.name */
@@ -54,7 +60,9 @@ typedef struct TkEncodeOptions
 	bool		tombstones;		/* debezium: after each delete */
 	bool		metadata_headers;	/* pg.op, pg.xid, pg.lsn, pg.seq, pg.ts */
 	bool		transaction_metadata;	/* debezium: fill "transaction" */
-	TkJsonMode	json;
+	TkJsonMode	json;			/* not inline with schemas */
+	TkScalars	scalars;
+	bool		schemas;		/* key and value as {"schema":…,"payload":…} of Kafka Connect's JsonConverter */
 } TkEncodeOptions;
 
 typedef struct TkEncoder
@@ -94,11 +102,14 @@ extern void tk_encode_transaction(const TkEncodeOptions *options, const TkTransa
 
 /*
  * JSON pieces, shared by the formats.  "text" is UTF-8 of "len" bytes.
- * tk_json_value writes a column value of any kind but TK_VALUE_UNCHANGED;
- * inline_json: json/jsonb stand as they are instead of as a string.
+ * tk_json_value writes a column value of any kind but TK_VALUE_UNCHANGED, in
+ * a style of these bits.
  */
+#define TK_STYLE_INLINE_JSON	1	/* json and jsonb stand as they are instead of as a string */
+#define TK_STYLE_DEBEZIUM		2	/* TK_SCALARS_DEBEZIUM */
+
 extern void tk_json_string(TkBuffer *out, const char *text, size_t len);
-extern void tk_json_value(TkBuffer *out, const TkType *type, const TkValue *value, bool inline_json);
+extern void tk_json_value(TkBuffer *out, const TkType *type, const TkValue *value, int style);
 extern void tk_decimal(TkBuffer *out, int64_t n);
 extern void tk_unsigned(TkBuffer *out, uint64_t n);
 

@@ -1,6 +1,6 @@
 /*
  * encode_debezium.c
- *	  Debezium's envelope, schemaless: before, after, source, transaction, op.
+ *	  Debezium's envelope: before, after, source, transaction, op.
  *
  * Consumers written for Debezium must not notice the difference, so the fields
  * and their order, the pair of records for a changed key with its headers, the
@@ -23,6 +23,7 @@ typedef struct DebeziumPlan
 	TkPiece		to_ts_us;		/* ]","ts_us": */
 	TkPiece		to_xid;			/* ,"schema":… "txId": */
 	TkPiece		to_transaction; /* ,"xmin":… "transaction": */
+	TkPiece		to_before;		/* {"before":, with schemas in {"schema":…,"payload": */
 } DebeziumPlan;
 
 #define append_literal(out, literal) tk_buffer_append(out, literal, sizeof(literal) - 1)
@@ -54,6 +55,73 @@ debezium_free_plan(void *plan)
 	free(p);
 }
 
+#define SOURCE_SCHEMA \
+	"{\"type\":\"struct\",\"fields\":[" \
+	"{\"type\":\"string\",\"optional\":false,\"field\":\"version\"}," \
+	"{\"type\":\"string\",\"optional\":false,\"field\":\"connector\"}," \
+	"{\"type\":\"string\",\"optional\":false,\"field\":\"name\"}," \
+	"{\"type\":\"int64\",\"optional\":false,\"field\":\"ts_ms\"}," \
+	"{\"type\":\"string\",\"optional\":true,\"name\":\"io.debezium.data.Enum\",\"version\":1,\"parameters\":" \
+	"{\"allowed\":\"true,first,first_in_data_collection,last_in_data_collection,last,false,incremental\"}," \
+	"\"default\":\"false\",\"field\":\"snapshot\"}," \
+	"{\"type\":\"string\",\"optional\":false,\"field\":\"db\"}," \
+	"{\"type\":\"string\",\"optional\":true,\"field\":\"sequence\"}," \
+	"{\"type\":\"int64\",\"optional\":true,\"field\":\"ts_us\"}," \
+	"{\"type\":\"int64\",\"optional\":true,\"field\":\"ts_ns\"}," \
+	"{\"type\":\"string\",\"optional\":false,\"field\":\"schema\"}," \
+	"{\"type\":\"string\",\"optional\":false,\"field\":\"table\"}," \
+	"{\"type\":\"int64\",\"optional\":true,\"field\":\"txId\"}," \
+	"{\"type\":\"int64\",\"optional\":true,\"field\":\"lsn\"}," \
+	"{\"type\":\"int64\",\"optional\":true,\"field\":\"xmin\"}," \
+	"{\"type\":\"string\",\"optional\":true,\"field\":\"origin\"}," \
+	"{\"type\":\"int64\",\"optional\":true,\"field\":\"origin_lsn\"}]," \
+	"\"optional\":false,\"name\":\"io.debezium.connector.postgresql.Source\",\"version\":1,\"field\":\"source\"}"
+
+#define TRANSACTION_SCHEMA \
+	"{\"type\":\"struct\",\"fields\":[" \
+	"{\"type\":\"string\",\"optional\":false,\"field\":\"id\"}," \
+	"{\"type\":\"int64\",\"optional\":false,\"field\":\"total_order\"}," \
+	"{\"type\":\"int64\",\"optional\":false,\"field\":\"data_collection_order\"}]," \
+	"\"optional\":true,\"name\":\"event.block\",\"version\":1,\"field\":\"transaction\"}"
+
+/*
+ * The schema of "before" or "after".  Of an old tuple that isn't whole, the
+ * columns that are not logged are missing, so there they are optional.
+ */
+static void
+append_row_schema(const DebeziumPlan *plan, const TkRelation *relation, bool before, TkBuffer *text)
+{
+	int			i;
+
+	tk_schema_struct_open(text);
+	for (i = 0; i < relation->ncolumns; i++)
+	{
+		const TkColumn *column = &relation->columns[i];
+		bool		missing = before && relation->replica_identity != 'f' && !column->identity;
+
+		if (tk_row_has(&plan->row, i))
+			tk_schema_field(text, &column->type, missing || !column->not_null, plan->row.style, column->name);
+	}
+	tk_schema_struct_close(text, true, relation->topic, ".Value", 0, before ? "before" : "after");
+}
+
+static void
+append_envelope_schema(const DebeziumPlan *plan, const TkRelation *relation, TkBuffer *text)
+{
+	tk_schema_open(text);
+	tk_schema_struct_open(text);
+	append_row_schema(plan, relation, true, text);
+	tk_buffer_char(text, ',');
+	append_row_schema(plan, relation, false, text);
+	append_literal(text, "," SOURCE_SCHEMA "," TRANSACTION_SCHEMA
+				   ",{\"type\":\"string\",\"optional\":false,\"field\":\"op\"}"
+				   ",{\"type\":\"int64\",\"optional\":true,\"field\":\"ts_ms\"}"
+				   ",{\"type\":\"int64\",\"optional\":true,\"field\":\"ts_us\"}"
+				   ",{\"type\":\"int64\",\"optional\":true,\"field\":\"ts_ns\"}");
+	tk_schema_struct_close(text, false, relation->topic, ".Envelope", 2, NULL);
+	tk_schema_close(text);
+}
+
 static void *
 debezium_plan(const TkEncodeOptions *options, const TkRelation *relation)
 {
@@ -64,7 +132,7 @@ debezium_plan(const TkEncodeOptions *options, const TkRelation *relation)
 	if (plan == NULL)
 		return NULL;
 	text = &plan->row.text;
-	if (!tk_row_plan_init(&plan->row, relation, options->json == TK_JSON_INLINE))
+	if (!tk_row_plan_init(&plan->row, options, relation, options->json == TK_JSON_INLINE ? TK_STYLE_INLINE_JSON : 0))
 	{
 		debezium_free_plan(plan);
 		return NULL;
@@ -91,6 +159,10 @@ debezium_plan(const TkEncodeOptions *options, const TkRelation *relation)
 	plan->to_xid = cut_piece(text, &start);
 	append_literal(text, ",\"xmin\":null,\"origin\":null,\"origin_lsn\":null},\"transaction\":");
 	plan->to_transaction = cut_piece(text, &start);
+	if (options->schemas)
+		append_envelope_schema(plan, relation, text);
+	append_literal(text, "{\"before\":");
+	plan->to_before = cut_piece(text, &start);
 
 	if (text->failed)
 	{
@@ -197,7 +269,7 @@ append_event(const TkEncodeOptions *options, const DebeziumPlan *plan, TkTransac
 
 	tk_count_event(transaction, change->relation);
 
-	append_literal(out, "{\"before\":");
+	tk_piece(out, &plan->row, plan->to_before);
 	if (before)
 		tk_row_old(&plan->row, change, out);
 	else
@@ -231,6 +303,8 @@ append_event(const TkEncodeOptions *options, const DebeziumPlan *plan, TkTransac
 	append_literal(out, ",\"ts_us\":");
 	append_us_and_ns(out, &processed);
 	tk_buffer_char(out, '}');
+	if (options->schemas)
+		tk_buffer_char(out, '}');
 
 	return tk_span_since(out, start);
 }
@@ -273,6 +347,7 @@ encode_key_change(const TkEncodeOptions *options, const DebeziumPlan *plan, TkTr
 	value = append_event(options, plan, transaction, change, 'c', out);
 	record = add_record(options, transaction, 'c', new_key, value, out, &records[n++]);
 	tk_record_header(record, "__debezium.oldkey", old_key);
+	tk_row_json_nulls(&plan->row, change, out, record);
 	return n;
 }
 
@@ -282,6 +357,7 @@ debezium_encode(const TkEncodeOptions *options, const void *plan, TkTransaction 
 {
 	const DebeziumPlan *p = plan;
 	TkSpan		key = TK_NULL_SPAN;
+	TkRecord   *record;
 	char		op = 'c';
 	int			n = 0;
 
@@ -306,8 +382,10 @@ debezium_encode(const TkEncodeOptions *options, const void *plan, TkTransaction 
 			op = 't';
 			break;
 	}
-	add_record(options, transaction, op, key, append_event(options, p, transaction, change, op, out),
-			   out, &records[n++]);
+	record = add_record(options, transaction, op, key, append_event(options, p, transaction, change, op, out),
+						out, &records[n++]);
+	if (op == 'c' || op == 'u')
+		tk_row_json_nulls(&p->row, change, out, record);
 
 	/*
 	 * A tombstone tells compaction to forget the key; without one there is nothing to forget.
@@ -352,15 +430,32 @@ tk_encode_transaction(const TkEncodeOptions *options, const TkTransaction *trans
 	size_t		start = out->len;
 	int			i;
 
-	(void) options;				/* schemaless: nothing to ask */
 	stamp_init(&committed, transaction->commit_us);
 
+	if (options->schemas)
+		append_literal(out, "{\"schema\":{\"type\":\"struct\",\"fields\":["
+					   "{\"type\":\"string\",\"optional\":false,\"field\":\"id\"}],\"optional\":false,"
+					   "\"name\":\"io.debezium.connector.common.TransactionMetadataKey\",\"version\":1},\"payload\":");
 	tk_buffer_char(out, '{');
 	append_transaction_id(out, transaction);
 	tk_buffer_char(out, '}');
+	if (options->schemas)
+		tk_buffer_char(out, '}');
 	key = tk_span_since(out, start);
 
 	start = out->len;
+	if (options->schemas)
+		append_literal(out, "{\"schema\":{\"type\":\"struct\",\"fields\":["
+					   "{\"type\":\"string\",\"optional\":false,\"field\":\"status\"},"
+					   "{\"type\":\"string\",\"optional\":false,\"field\":\"id\"},"
+					   "{\"type\":\"int64\",\"optional\":true,\"field\":\"event_count\"},"
+					   "{\"type\":\"array\",\"items\":{\"type\":\"struct\",\"fields\":["
+					   "{\"type\":\"string\",\"optional\":false,\"field\":\"data_collection\"},"
+					   "{\"type\":\"int64\",\"optional\":false,\"field\":\"event_count\"}],"
+					   "\"optional\":true,\"name\":\"event.collection\",\"version\":1},"
+					   "\"optional\":true,\"field\":\"data_collections\"},"
+					   "{\"type\":\"int64\",\"optional\":false,\"field\":\"ts_ms\"}],\"optional\":false,"
+					   "\"name\":\"io.debezium.connector.common.TransactionMetadataValue\",\"version\":1},\"payload\":");
 	append_literal(out, "{\"status\":\"");
 	tk_buffer_string(out, end ? "END" : "BEGIN");
 	append_literal(out, "\",");
@@ -379,6 +474,8 @@ tk_encode_transaction(const TkEncodeOptions *options, const TkTransaction *trans
 	append_literal(out, ",\"ts_ms\":");
 	append_ms(out, &committed);
 	tk_buffer_char(out, '}');
+	if (options->schemas)
+		tk_buffer_char(out, '}');
 	tk_record_init(record, key, tk_span_since(out, start));
 }
 

@@ -12,21 +12,15 @@
  * TimeZone UTC, IntervalStyle iso_8601, bytea_output hex, extra_float_digits 1,
  * lc_monetary C.
  */
-#include "encode.h"
+#include "encode_value.h"
 
 #include <stdlib.h>
 
-/* Longest escape of one byte: \u001f */
+/* Longest escape of one byte: \u001F */
 #define ESCAPE_MAX	6
 
 /* Room is reserved for so many input bytes at a time, so that a giant string doesn't ask for six times its size. */
 #define CHUNK		((size_t) 16384)
-
-/* PostgreSQL's arrays have at most 6 dimensions (MAXDIM). */
-#define DIMENSIONS_MAX	6
-
-/* An array's element that contains escapes is unescaped here if it fits. */
-#define SCRATCH		1024
 
 #define EACH_BYTE(b)	(UINT64_C(0x0101010101010101) * (b))
 
@@ -61,7 +55,7 @@ static const char digit_pairs[] =
 "80818283848586878889"
 "90919293949596979899";
 
-static const char hex_digits[] = "0123456789abcdef";
+static const char hex_digits[] = "0123456789ABCDEF";
 static const char base64_digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
 /* Value of a hex digit + 1; 0 = not a hex digit */
@@ -219,8 +213,8 @@ write_escape(char *w, unsigned char c)
  * Appends UTF-8 text.  "escape": as the inside of a JSON string; otherwise
  * only what is no UTF-8 is replaced.
  */
-static void
-append_text(TkBuffer *out, const char *text, size_t len, bool escape)
+void
+tk_append_text(TkBuffer *out, const char *text, size_t len, bool escape)
 {
 	const unsigned char *p = (const unsigned char *) text;
 	const unsigned char *end = p + len;
@@ -285,13 +279,13 @@ void
 tk_json_string(TkBuffer *out, const char *text, size_t len)
 {
 	tk_buffer_char(out, '"');
-	append_text(out, text, len, true);
+	tk_append_text(out, text, len, true);
 	tk_buffer_char(out, '"');
 }
 
 /* JSON's grammar of a number */
-static bool
-is_json_number(const char *p, size_t len)
+bool
+tk_is_json_number(const char *p, size_t len)
 {
 	const char *end = p + len;
 
@@ -328,7 +322,7 @@ is_json_number(const char *p, size_t len)
 static void
 append_number(TkBuffer *out, const char *text, size_t len)
 {
-	if (is_json_number(text, len))
+	if (tk_is_json_number(text, len))
 		tk_buffer_append(out, text, len);
 	else
 		tk_json_string(out, text, len);
@@ -347,6 +341,31 @@ append_money(TkBuffer *out, const char *text, size_t len)
 			tk_buffer_char(out, text[i]);
 	}
 	tk_buffer_char(out, '"');
+}
+
+void
+tk_append_base64(TkBuffer *out, const unsigned char *bytes, size_t len)
+{
+	char	   *w;
+
+	if (!tk_buffer_reserve(out, (len + 2) / 3 * 4 + 2))
+		return;
+	w = out->data + out->len;
+	*w++ = '"';
+	for (; len > 0; bytes += 3)
+	{
+		size_t		n = len < 3 ? len : 3;
+		uint32_t	bits = (uint32_t) bytes[0] << 16 | (n > 1 ? (uint32_t) bytes[1] << 8 : 0) | (n > 2 ? bytes[2] : 0);
+
+		w[0] = base64_digits[bits >> 18];
+		w[1] = base64_digits[bits >> 12 & 63];
+		w[2] = n > 1 ? base64_digits[bits >> 6 & 63] : '=';
+		w[3] = n > 2 ? base64_digits[bits & 63] : '=';
+		w += 4;
+		len -= n;
+	}
+	*w++ = '"';
+	out->len = (size_t) (w - out->data);
 }
 
 /* '\x00ff' → "AP8=" */
@@ -429,9 +448,9 @@ append_timestamp(TkBuffer *out, const char *text, size_t len, bool utc)
 	}
 
 	tk_buffer_char(out, '"');
-	append_text(out, text, date, true);
+	tk_append_text(out, text, date, true);
 	tk_buffer_char(out, 'T');
-	append_text(out, blank + 1, len - date - 1 - era - offset, true);
+	tk_append_text(out, blank + 1, len - date - 1 - era - offset, true);
 	if (offset > 0)
 		tk_buffer_char(out, 'Z');
 	if (era > 0)
@@ -439,143 +458,22 @@ append_timestamp(TkBuffer *out, const char *text, size_t len, bool utc)
 	tk_buffer_char(out, '"');
 }
 
-/*
- * Writes an array's element, text[0 .. len) as it stands between quotes, with
- * its backslashes.
- */
+/* What nested() has written, or, if the text has an unknown shape, the text: that is still true. */
 static void
-append_escaped_element(TkBuffer *out, const TkType *type, const char *text, size_t len, bool inline_json)
+append_nested(bool (*nested) (TkBuffer *, const TkType *, const char *, size_t, int),
+			  TkBuffer *out, const TkType *type, const char *text, size_t len, int style)
 {
-	char		scratch[SCRATCH];
-	char	   *copy = scratch;
-	TkValue		value = {TK_VALUE_TEXT, 0, NULL};
-	size_t		n = 0;
-	size_t		i;
+	size_t		start = out->len;
 
-	if (len > SCRATCH)
+	if (!nested(out, type, text, len, style))
 	{
-		copy = malloc(len);
-		if (copy == NULL)
-		{
-			out->failed = true;
-			return;
-		}
-	}
-	for (i = 0; i < len; i++)
-	{
-		if (text[i] == '\\' && i + 1 < len)
-			i++;
-		copy[n++] = text[i];
-	}
-	value.data = copy;
-	value.len = (uint32_t) n;
-	tk_json_value(out, type, &value, inline_json);
-	if (copy != scratch)
-		free(copy);
-}
-
-/*
- * Parses what array_out wrote: {1,NULL,"a \"b\""}, nested by braces, maybe
- * with bounds before it ([0:1]={1,2}: JSON has no place for them).  array_out
- * quotes every element that holds a brace, delimiter, quote, backslash or
- * white space, is empty, or spells NULL.  False if the text isn't of that
- * form; "out" then holds a part.
- */
-static bool
-append_array(TkBuffer *out, const TkType *type, const char *text, size_t len, bool inline_json)
-{
-	const char *p = text;
-	const char *end = text + len;
-	int			depth = 0;
-	bool		opened = false; /* just behind a '{': a '}' may follow */
-
-	if (len > 0 && *p == '[')
-	{
-		p = memchr(p, '=', len);
-		if (p == NULL)
-			return false;
-		p++;
-	}
-	if (p == end || *p != '{')
-		return false;
-
-	for (;;)
-	{
-		/* Here an element, a deeper array, or the end of an empty one begins. */
-		if (p == end)
-			return false;
-		if (*p == '{')
-		{
-			if (++depth > DIMENSIONS_MAX)
-				return false;
-			tk_buffer_char(out, '[');
-			opened = true;
-			p++;
-			continue;
-		}
-		if (*p == '"')
-		{
-			const char *from = ++p;
-			bool		escapes = false;
-
-			while (p < end && *p != '"')
-			{
-				if (*p == '\\')
-				{
-					escapes = true;
-					p++;
-				}
-				if (p < end)
-					p++;
-			}
-			if (p == end)
-				return false;
-			if (escapes)
-				append_escaped_element(out, type->element, from, (size_t) (p - from), inline_json);
-			else
-			{
-				TkValue		value = {TK_VALUE_TEXT, (uint32_t) (p - from), from};
-
-				tk_json_value(out, type->element, &value, inline_json);
-			}
-			p++;
-		}
-		else if (*p != '}')
-		{
-			TkValue		value = {TK_VALUE_TEXT, 0, p};
-
-			while (p < end && *p != type->delimiter && *p != '{' && *p != '}' && *p != '"')
-				p++;
-			value.len = (uint32_t) (p - value.data);
-			if (value.len == 0)
-				return false;
-			if (value.len == 4 && memcmp(value.data, "NULL", 4) == 0)
-				value.kind = TK_VALUE_NULL;
-			tk_json_value(out, type->element, &value, inline_json);
-		}
-		else if (!opened)
-			return false;
-		opened = false;
-
-		/*
-		 * Behind it: as many ends as there are, then the delimiter or the end of the text.
-		 */
-		while (p < end && *p == '}')
-		{
-			tk_buffer_char(out, ']');
-			p++;
-			if (--depth == 0)
-				return p == end;
-		}
-		if (p == end || *p != type->delimiter)
-			return false;
-		tk_buffer_char(out, ',');
-		p++;
+		out->len = start;
+		tk_json_string(out, text, len);
 	}
 }
 
 void
-tk_json_value(TkBuffer *out, const TkType *type, const TkValue *value, bool inline_json)
+tk_json_value(TkBuffer *out, const TkType *type, const TkValue *value, int style)
 {
 	const char *text = value->data;
 	size_t		len = value->len;
@@ -585,6 +483,8 @@ tk_json_value(TkBuffer *out, const TkType *type, const TkValue *value, bool inli
 		tk_buffer_append(out, "null", 4);
 		return;
 	}
+	if ((style & TK_STYLE_DEBEZIUM) != 0 && tk_debezium_value(out, type, text, len))
+		return;
 
 	switch (type->kind)
 	{
@@ -594,7 +494,11 @@ tk_json_value(TkBuffer *out, const TkType *type, const TkValue *value, bool inli
 			else
 				tk_buffer_append(out, "false", 5);
 			break;
+		case TK_KIND_SMALLINT:
 		case TK_KIND_INTEGER:
+		case TK_KIND_BIGINT:
+		case TK_KIND_OID:
+		case TK_KIND_REAL:
 		case TK_KIND_FLOAT:
 			append_number(out, text, len);
 			break;
@@ -605,8 +509,8 @@ tk_json_value(TkBuffer *out, const TkType *type, const TkValue *value, bool inli
 			append_bytea(out, text, len);
 			break;
 		case TK_KIND_JSON:
-			if (inline_json)
-				append_text(out, text, len, false);
+			if ((style & TK_STYLE_INLINE_JSON) != 0)
+				tk_append_text(out, text, len, false);
 			else
 				tk_json_string(out, text, len);
 			break;
@@ -616,26 +520,31 @@ tk_json_value(TkBuffer *out, const TkType *type, const TkValue *value, bool inli
 		case TK_KIND_TIMESTAMPTZ:
 			append_timestamp(out, text, len, true);
 			break;
+		case TK_KIND_HSTORE:
+			append_nested(tk_append_hstore, out, type, text, len, style);
+			break;
 		case TK_KIND_ARRAY:
-			{
-				size_t		start = out->len;
-
-				if (!append_array(out, type, text, len, inline_json))
-				{
-					/*
-					 * Unknown shape (a type with an output function of its own): its text is still true.
-					 */
-					out->len = start;
-					tk_json_string(out, text, len);
-				}
-			}
+			append_nested(tk_append_array, out, type, text, len, style);
+			break;
+		case TK_KIND_COMPOSITE:
+			append_nested(tk_append_composite, out, type, text, len, style);
 			break;
 		case TK_KIND_TEXT:
+		case TK_KIND_OTHER:
+		case TK_KIND_NAME:
+		case TK_KIND_UUID:
+		case TK_KIND_XML:
+		case TK_KIND_TSVECTOR:
+		case TK_KIND_LTREE:
+		case TK_KIND_ENUM:
 		case TK_KIND_NUMERIC:
 		case TK_KIND_DATE:
 		case TK_KIND_TIME:
 		case TK_KIND_TIMETZ:
 		case TK_KIND_INTERVAL:
+		case TK_KIND_BIT:
+		case TK_KIND_VARBIT:
+		case TK_KIND_POINT:
 			tk_json_string(out, text, len);
 			break;
 	}

@@ -9,9 +9,6 @@
 
 #include "encode.h"
 
-/* The value that stands for one that is not in the WAL (Debezium's). */
-#define TK_UNAVAILABLE_JSON "\"__debezium_unavailable_value\""
-
 /* A constant piece of JSON in a plan's text */
 typedef struct TkPiece
 {
@@ -23,17 +20,29 @@ typedef struct TkPiece
 typedef struct TkRowPlan
 {
 	TkBuffer	text;			/* all pieces, the envelope's own ones too */
-	TkPiece    *columns;		/* ,"name": */
-	bool		inline_json;
+	TkPiece    *columns;		/* ,"name": or nothing, for a column that is left out */
+	TkPiece    *unavailable;	/* what stands for a value that is not in the WAL */
+	TkPiece		key_schema;		/* {"schema":…,"payload": or nothing; a brace then ends it */
+	int			style;			/* TK_STYLE_*, of the values */
+	bool		inline_json;	/* … and there is a column that it matters for */
 } TkRowPlan;
 
-extern bool tk_row_plan_init(TkRowPlan *plan, const TkRelation *relation, bool inline_json);
+/* style: TK_STYLE_INLINE_JSON or 0; the rest is taken from the options. */
+extern bool tk_row_plan_init(TkRowPlan *plan, const TkEncodeOptions *options, const TkRelation *relation, int style);
 extern void tk_row_plan_free(TkRowPlan *plan);
 
 static inline void
 tk_piece(TkBuffer *out, const TkRowPlan *plan, TkPiece piece)
 {
-	tk_buffer_append(out, plan->text.data + piece.at, piece.len);
+	if (piece.len > 0)
+		tk_buffer_append(out, plan->text.data + piece.at, piece.len);
+}
+
+/* False for a column that is in no record (Debezium has no converter for its type). */
+static inline bool
+tk_row_has(const TkRowPlan *plan, int column)
+{
+	return plan->columns[column].len > 0;
 }
 
 /* Spans are closed at the buffer's end: span = tk_span_since(out, start). */
@@ -57,16 +66,37 @@ extern void tk_row_old(const TkRowPlan *plan, const TkChange *change, TkBuffer *
 
 /*
  * The new tuple as an object.  A value that is not in the WAL is taken from
- * the old tuple; if it is not there either, it becomes TK_UNAVAILABLE_JSON, or
+ * the old tuple; if it is not there either, a placeholder stands for it, or
  * with "omit" its column is left out.  Returns how many such columns there are.
  */
 extern int	tk_row_new(const TkRowPlan *plan, const TkChange *change, bool omit, TkBuffer *out);
 
 /* The names of those columns, as a JSON array. */
-extern TkSpan tk_row_unavailable(const TkChange *change, TkBuffer *out);
+extern TkSpan tk_row_unavailable(const TkRowPlan *plan, const TkChange *change, TkBuffer *out);
+
+/*
+ * With json inline, the new tuple's columns that hold JSON's null are named in
+ * the header pg.json_null: in the row they can't be told from SQL's NULL.
+ */
+extern void tk_row_json_nulls(const TkRowPlan *plan, const TkChange *change, TkBuffer *out, TkRecord *record);
 
 /* Counts one event of the transaction, and of the relation within it. */
 extern void tk_count_event(TkTransaction *transaction, TkRelation *relation);
+
+/*
+ * Schemas as Kafka Connect's JsonConverter writes them: {"schema": between
+ * open and close, then the payload and a brace.
+ */
+extern void tk_schema_open(TkBuffer *out);
+extern void tk_schema_close(TkBuffer *out);
+
+/* A struct, whose fields are appended between; what is NULL or 0 is left out.  The name is of two parts. */
+extern void tk_schema_struct_open(TkBuffer *out);
+extern void tk_schema_struct_close(TkBuffer *out, bool optional, const char *name, const char *suffix, int version,
+								   const char *field);
+
+/* A field of a struct */
+extern void tk_schema_field(TkBuffer *out, const TkType *type, bool optional, int style, const char *field);
 
 extern void tk_record_init(TkRecord *record, TkSpan key, TkSpan value);
 extern void tk_record_header(TkRecord *record, const char *name, TkSpan value);

@@ -44,6 +44,7 @@ typedef enum OptionKind
 	OPTION_PREFIX,				/* char *, [a-zA-Z0-9._-]+ */
 	OPTION_ENVELOPE,
 	OPTION_JSON_MODE,
+	OPTION_SCALARS,
 	OPTION_OPERATIONS,			/* int, bits */
 	OPTION_CONFIGS,				/* object of strings */
 	OPTION_KEYS					/* List of char * */
@@ -75,6 +76,8 @@ static const OptionSpec pipeline_specs[] = {
 	{"tombstones", OPTION_BOOL, PIPELINE(tombstones), 0, 0},
 	{"operations", OPTION_OPERATIONS, PIPELINE(operations), 0, 0},
 	{"json", OPTION_JSON_MODE, PIPELINE(json), 0, 0},
+	{"scalars", OPTION_SCALARS, PIPELINE(scalars), 0, 0},
+	{"schemas", OPTION_BOOL, PIPELINE(schemas), 0, 0},
 	{"metadata_headers", OPTION_BOOL, PIPELINE(metadata_headers), 0, 0},
 	{"transaction_metadata", OPTION_BOOL, PIPELINE(transaction_metadata), 0, 0},
 	{"create_topics", OPTION_BOOL, PIPELINE(create_topics), 0, 0},
@@ -333,6 +336,14 @@ parse_value(const OptionSpec *spec, const JsonbValue *value, char *target, const
 			else
 				bad_value(what, spec, text, "\"string\" or \"inline\"");
 			return;
+		case OPTION_SCALARS:
+			if (text != NULL && strcmp(text, "readable") == 0)
+				*(TkScalars *) field = TK_SCALARS_READABLE;
+			else if (text != NULL && strcmp(text, "debezium") == 0)
+				*(TkScalars *) field = TK_SCALARS_DEBEZIUM;
+			else
+				bad_value(what, spec, text, "\"readable\" or \"debezium\"");
+			return;
 		case OPTION_OPERATIONS:
 			*(int *) field = parse_operations(value);
 			if (*(int *) field == 0)
@@ -407,6 +418,7 @@ tk_parse_pipeline_options(Jsonb *options, const char *what)
 	result->tombstones = true;
 	result->operations = TK_OP_INSERT | TK_OP_UPDATE | TK_OP_DELETE;
 	result->json = TK_JSON_DEFAULT;
+	result->scalars = TK_SCALARS_READABLE;
 	result->create_topics = true;
 	result->topic_partitions = -1;
 	result->topic_replication_factor = -1;
@@ -423,6 +435,11 @@ tk_parse_pipeline_options(Jsonb *options, const char *what)
 				 errmsg("checkpoint_interval (%d ms) of %s must be less than transaction_timeout (%d ms)",
 						result->checkpoint_interval, what, result->transaction_timeout),
 				 errdetail("Kafka would abort each transaction before its checkpoint.")));
+	if (result->schemas && result->json == TK_JSON_INLINE)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("json of %s cannot be \"inline\" with schemas", what),
+				 errdetail("A schema has no type for any JSON.")));
 	return result;
 }
 

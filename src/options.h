@@ -42,6 +42,8 @@ typedef struct TkPipelineOptions
 	bool		tombstones;
 	int			operations;		/* TK_OP_* */
 	TkJsonMode	json;
+	TkScalars	scalars;
+	bool		schemas;
 	bool		metadata_headers;
 	bool		transaction_metadata;
 	bool		create_topics;

@@ -91,6 +91,8 @@ tk_stream_init(void)
 	encode_options.metadata_headers = tk_pipeline.options->metadata_headers;
 	encode_options.transaction_metadata = tk_pipeline.options->transaction_metadata;
 	encode_options.json = tk_pipeline.options->json;
+	encode_options.scalars = tk_pipeline.options->scalars;
+	encode_options.schemas = tk_pipeline.options->schemas;
 	tk_transaction_commit();
 
 	tk_topics_init();

@@ -216,7 +216,7 @@ the_checker_itself_is_strict(void)
  * Single values
  */
 static void
-check_value(const TkType *type, const char *text, size_t len, bool inline_json, const char *expected, int line)
+check_value(const TkType *type, const char *text, size_t len, int style, const char *expected, int line)
 {
 	TkBuffer	out = {0};
 	TkValue		value = {TK_VALUE_TEXT, (uint32_t) len, NULL};
@@ -226,7 +226,7 @@ check_value(const TkType *type, const char *text, size_t len, bool inline_json, 
 	 * A block of the exact size, so that the sanitizer sees a read past the value's end.
 	 */
 	value.data = memcpy(realloc(exact, len > 0 ? len : 1), text, len);
-	tk_json_value(&out, type, &value, inline_json);
+	tk_json_value(&out, type, &value, style);
 	unit_check_bytes(out.data, out.len, expected, strlen(expected), __FILE__, line, text);
 	unit_check(is_json(out.data, out.len), __FILE__, line, "is JSON");
 	free((char *) value.data);
@@ -234,20 +234,33 @@ check_value(const TkType *type, const char *text, size_t len, bool inline_json, 
 }
 
 #define VALUE(k, text, expected) \
-	check_value(&(TkType) {.kind = (k)}, (text), strlen(text), false, (expected), __LINE__)
+	check_value(&(TkType) {.kind = (k)}, (text), strlen(text), 0, (expected), __LINE__)
 #define ARRAY(k, text, expected) \
 	check_value(&(TkType) {.kind = TK_KIND_ARRAY, .delimiter = ',', .element = &(TkType) {.kind = (k)}}, \
-				(text), strlen(text), false, (expected), __LINE__)
+				(text), strlen(text), 0, (expected), __LINE__)
 #define INLINE(text, expected) \
-	check_value(&(TkType) {.kind = TK_KIND_JSON}, (text), strlen(text), true, (expected), __LINE__)
+	check_value(&(TkType) {.kind = TK_KIND_JSON}, (text), strlen(text), TK_STYLE_INLINE_JSON, (expected), __LINE__)
 #define INLINE_ARRAY(text, expected) \
 	check_value(&(TkType) {.kind = TK_KIND_ARRAY, .delimiter = ',', .element = &(TkType) {.kind = TK_KIND_JSON}}, \
-				(text), strlen(text), true, (expected), __LINE__)
+				(text), strlen(text), TK_STYLE_INLINE_JSON, (expected), __LINE__)
 #define BOX_ARRAY(text, expected) \
 	check_value(&(TkType) {.kind = TK_KIND_ARRAY, .delimiter = ';', .element = &(TkType) {.kind = TK_KIND_TEXT}}, \
-				(text), strlen(text), false, (expected), __LINE__)
+				(text), strlen(text), 0, (expected), __LINE__)
+#define TYPED(type, text, expected) \
+	check_value(&(type), (text), strlen(text), 0, (expected), __LINE__)
+
+/* With a type modifier; -1: none */
+#define DEBEZIUM(k, mod, text, expected) \
+	check_value(&(TkType) {.kind = (k), .typmod = (mod)}, (text), strlen(text), TK_STYLE_DEBEZIUM, (expected), __LINE__)
+#define DEBEZIUM_ARRAY(k, mod, text, expected) \
+	check_value(&(TkType) {.kind = TK_KIND_ARRAY, .delimiter = ',', .element = &(TkType) {.kind = (k), .typmod = (mod)}}, \
+				(text), strlen(text), TK_STYLE_DEBEZIUM, (expected), __LINE__)
+
+/* numeric(precision, scale) */
+#define NUMERIC(precision, scale) (((precision) << 16 | (scale)) + 4)
+
 #define STRING(text, expected) \
-	check_value(&(TkType) {.kind = TK_KIND_TEXT}, (text), sizeof(text) - 1, false, (expected), __LINE__)
+	check_value(&(TkType) {.kind = TK_KIND_TEXT}, (text), sizeof(text) - 1, 0, (expected), __LINE__)
 
 static void
 control_characters_quotes_and_backslashes_are_escaped(void)
@@ -256,7 +269,7 @@ control_characters_quotes_and_backslashes_are_escaped(void)
 	STRING("plain", "\"plain\"");
 	STRING("say \"hi\" \\ there", "\"say \\\"hi\\\" \\\\ there\"");
 	STRING("\b\f\n\r\t", "\"\\b\\f\\n\\r\\t\"");
-	STRING("\0\x01\x0B\x1F \x7F", "\"\\u0000\\u0001\\u000b\\u001f \x7F\"");
+	STRING("\0\x01\x0B\x1F \x7F", "\"\\u0000\\u0001\\u000B\\u001F \x7F\"");
 	STRING("a/b", "\"a/b\"");
 	STRING("0123456789abcde\n0123456789abcdef\"", "\"0123456789abcde\\n0123456789abcdef\\\"\"");
 }
@@ -299,7 +312,7 @@ each_character_is_escaped_at_each_place_of_a_word(void)
 					strcpy(escape, "\\t");
 					break;
 				default:
-					snprintf(escape, sizeof(escape), c < 0x20 ? "\\u%04x" : "%c", c);
+					snprintf(escape, sizeof(escape), c < 0x20 ? "\\u%04X" : "%c", c);
 			}
 			snprintf(expected, sizeof(expected), "\"%.*s%s%.*s\"", at, "xxxxxxxxxxxxxxxxx",
 					 escape, 16 - at, "xxxxxxxxxxxxxxxxx");
@@ -521,7 +534,7 @@ static void
 a_long_escaped_element_is_whole(void)
 {
 	TkType		element = {.kind = TK_KIND_TEXT};
-	TkType		array = {TK_KIND_ARRAY, 0, -1, ',', &element};
+	TkType		array = {.kind = TK_KIND_ARRAY,.typmod = -1,.delimiter = ',',.element = &element};
 	size_t		n = 50000;
 	char	   *text = malloc(2 * n + 8);
 	TkValue		value = {TK_VALUE_TEXT, (uint32_t) (2 * n + 4), text};
@@ -532,7 +545,7 @@ a_long_escaped_element_is_whole(void)
 	for (size_t i = 0; i < n; i++)
 		memcpy(text + 2 + 2 * i, "\\\"", 2);
 	memcpy(text + 2 + 2 * n, "\"}", 2);
-	tk_json_value(&out, &array, &value, false);
+	tk_json_value(&out, &array, &value, 0);
 	text[0] = '[';
 	text[2 * n + 3] = ']';
 	CHECK(out.len == value.len && memcmp(out.data, text, out.len) == 0);
@@ -572,14 +585,314 @@ next_random(void)
 }
 
 static void
+composites_become_objects(void)
+{
+	TkType		numbers = {.kind = TK_KIND_ARRAY,.delimiter = ',',.element = &(TkType) {.kind = TK_KIND_INTEGER}};
+	TkAttribute point_parts[] = {{"x", {.kind = TK_KIND_FLOAT}}, {"label", {.kind = TK_KIND_TEXT}}};
+	TkType		point = {.kind = TK_KIND_COMPOSITE,.nattributes = 2,.attributes = point_parts};
+	TkType		points = {.kind = TK_KIND_ARRAY,.delimiter = ',',.element = &point};
+	TkAttribute shape_parts[] = {{"a\"b", {.kind = TK_KIND_BYTEA}}, {"points", points}, {"n", numbers}, {"one", point}};
+	TkType		shape = {.kind = TK_KIND_COMPOSITE,.nattributes = 4,.attributes = shape_parts};
+	TkType		shapes = {.kind = TK_KIND_ARRAY,.delimiter = ',',.element = &shape};
+	TkAttribute json_parts[] = {{"j", {.kind = TK_KIND_JSON}}};
+	TkType		holder = {.kind = TK_KIND_COMPOSITE,.nattributes = 1,.attributes = json_parts};
+	TkType		empty = {.kind = TK_KIND_COMPOSITE};
+
+	TYPED(point, "(1.5,abc)", "{\"x\":1.5,\"label\":\"abc\"}");
+	TYPED(point, "(,)", "{\"x\":null,\"label\":null}");
+	TYPED(point, "(NaN,\"\")", "{\"x\":\"NaN\",\"label\":\"\"}");
+	TYPED(point, "(-0,\"a \"\"b\"\", c\\\\d)\")", "{\"x\":-0,\"label\":\"a \\\"b\\\", c\\\\d)\"}");
+	TYPED(empty, "()", "{}");
+	TYPED(points, "{\"(1,a)\",NULL,\"(,\\\"x \\\"\\\"y\\\"\\\"\\\")\"}",
+		  "[{\"x\":1,\"label\":\"a\"},null,{\"x\":null,\"label\":\"x \\\"y\\\"\"}]");
+	TYPED(shape, "(\"\\\\x00ff\",\"{\"\"(1,\\\\\"\"p q\\\\\"\")\"\"}\",\"{1,NULL}\",\"(2,\"\"r,s\"\")\")",
+		  "{\"a\\\"b\":\"AP8=\",\"points\":[{\"x\":1,\"label\":\"p q\"}],\"n\":[1,null],"
+		  "\"one\":{\"x\":2,\"label\":\"r,s\"}}");
+	TYPED(shapes, "{\"(,,\\\"{{1,2},{3,4}}\\\",)\"}",
+		  "[{\"a\\\"b\":null,\"points\":null,\"n\":[[1,2],[3,4]],\"one\":null}]");
+	TYPED(holder, "(\"{\"\"a\"\": 1}\")", "{\"j\":\"{\\\"a\\\": 1}\"}");
+	check_value(&holder, "(\"{\"\"a\"\": 1}\")", strlen("(\"{\"\"a\"\": 1}\")"), TK_STYLE_INLINE_JSON,
+				"{\"j\":{\"a\": 1}}", __LINE__);
+
+	/* Another number of fields, or no record at all: the text is still true. */
+	TYPED(point, "(1)", "\"(1)\"");
+	TYPED(point, "(1,2,3)", "\"(1,2,3)\"");
+	TYPED(point, "(1,\"2)", "\"(1,\\\"2)\"");
+	TYPED(point, "", "\"\"");
+	TYPED(point, "(", "\"(\"");
+	TYPED(point, "(1,2)x", "\"(1,2)x\"");
+	TYPED(empty, "(1)", "\"(1)\"");
+}
+
+static void
+hstore_becomes_an_object(void)
+{
+	VALUE(TK_KIND_HSTORE, "", "{}");
+	VALUE(TK_KIND_HSTORE, "\"a\"=>\"1\", \"b\"=>NULL, \"\"=>\"NULL\"", "{\"a\":\"1\",\"b\":null,\"\":\"NULL\"}");
+	VALUE(TK_KIND_HSTORE, "\"q\\\"\\\\\"=>\"x, \\\"y\\\"=>\"", "{\"q\\\"\\\\\":\"x, \\\"y\\\"=>\"}");
+	ARRAY(TK_KIND_HSTORE, "{\"\\\"a\\\"=>\\\"1\\\"\",NULL}", "[{\"a\":\"1\"},null]");
+	VALUE(TK_KIND_HSTORE, "\"a\"=>\"1\",", "\"\\\"a\\\"=>\\\"1\\\",\"");
+	VALUE(TK_KIND_HSTORE, "\"a\"=>", "\"\\\"a\\\"=>\"");
+	VALUE(TK_KIND_HSTORE, "a", "\"a\"");
+
+	DEBEZIUM(TK_KIND_HSTORE, -1, "", "\"{}\"");
+	DEBEZIUM(TK_KIND_HSTORE, -1, "\"a\"=>\"1\", \"b\"=>NULL", "\"{\\\"a\\\":\\\"1\\\",\\\"b\\\":null}\"");
+	DEBEZIUM(TK_KIND_HSTORE, -1, "\"a\"=>\"\\\"\"", "\"{\\\"a\\\":\\\"\\\\\\\"\\\"}\"");
+
+	/* HashMap's order: "a" to "p" have the hashes 97 to 112, so "p" (112 & 15 = 0) is first … */
+	DEBEZIUM(TK_KIND_HSTORE, -1, "\"a\"=>\"1\", \"p\"=>\"2\"", "\"{\\\"p\\\":\\\"2\\\",\\\"a\\\":\\\"1\\\"}\"");
+
+	/* … "aa" has 3104, 0 in a table of 16, and of 32 … */
+	DEBEZIUM(TK_KIND_HSTORE, -1, "\"a\"=>\"1\", \"aa\"=>\"2\"", "\"{\\\"aa\\\":\\\"2\\\",\\\"a\\\":\\\"1\\\"}\"");
+
+	/* … and the thirteenth key doubles the table, in which "p" (112 & 31 = 16) comes behind "m" (109 & 31 = 13). */
+	DEBEZIUM(TK_KIND_HSTORE, -1,
+			 "\"a\"=>\"\", \"b\"=>\"\", \"c\"=>\"\", \"d\"=>\"\", \"e\"=>\"\", \"f\"=>\"\", \"g\"=>\"\", \"h\"=>\"\", "
+			 "\"i\"=>\"\", \"j\"=>\"\", \"k\"=>\"\", \"p\"=>\"\"",
+			 "\"{\\\"p\\\":\\\"\\\",\\\"a\\\":\\\"\\\",\\\"b\\\":\\\"\\\",\\\"c\\\":\\\"\\\",\\\"d\\\":\\\"\\\","
+			 "\\\"e\\\":\\\"\\\",\\\"f\\\":\\\"\\\",\\\"g\\\":\\\"\\\",\\\"h\\\":\\\"\\\",\\\"i\\\":\\\"\\\","
+			 "\\\"j\\\":\\\"\\\",\\\"k\\\":\\\"\\\"}\"");
+	DEBEZIUM(TK_KIND_HSTORE, -1,
+			 "\"a\"=>\"\", \"b\"=>\"\", \"c\"=>\"\", \"d\"=>\"\", \"e\"=>\"\", \"f\"=>\"\", \"g\"=>\"\", \"h\"=>\"\", "
+			 "\"i\"=>\"\", \"j\"=>\"\", \"k\"=>\"\", \"m\"=>\"\", \"p\"=>\"\"",
+			 "\"{\\\"a\\\":\\\"\\\",\\\"b\\\":\\\"\\\",\\\"c\\\":\\\"\\\",\\\"d\\\":\\\"\\\","
+			 "\\\"e\\\":\\\"\\\",\\\"f\\\":\\\"\\\",\\\"g\\\":\\\"\\\",\\\"h\\\":\\\"\\\",\\\"i\\\":\\\"\\\","
+			 "\\\"j\\\":\\\"\\\",\\\"k\\\":\\\"\\\",\\\"m\\\":\\\"\\\",\\\"p\\\":\\\"\\\"}\"");
+
+	/* "\xC3\xA9" is 233 (bucket 9), "i" 105 (9 too): as they came; U+1F600 is D83D DE00, bucket 2. */
+	DEBEZIUM(TK_KIND_HSTORE, -1, "\"\xC3\xA9\"=>\"\", \"i\"=>\"\", \"\xF0\x9F\x98\x80\"=>\"\"",
+			 "\"{\\\"\xF0\x9F\x98\x80\\\":\\\"\\\",\\\"\xC3\xA9\\\":\\\"\\\",\\\"i\\\":\\\"\\\"}\"");
+}
+
+static void
+debezium_numbers(void)
+{
+	/* Java's Double.toString() */
+	DEBEZIUM(TK_KIND_FLOAT, -1, "0", "0.0");
+	DEBEZIUM(TK_KIND_FLOAT, -1, "-0", "-0.0");
+	DEBEZIUM(TK_KIND_FLOAT, -1, "1", "1.0");
+	DEBEZIUM(TK_KIND_FLOAT, -1, "-100", "-100.0");
+	DEBEZIUM(TK_KIND_FLOAT, -1, "0.1", "0.1");
+	DEBEZIUM(TK_KIND_FLOAT, -1, "0.001", "0.001");
+	DEBEZIUM(TK_KIND_FLOAT, -1, "0.0001", "1.0E-4");
+	DEBEZIUM(TK_KIND_FLOAT, -1, "0.00012345", "1.2345E-4");
+	DEBEZIUM(TK_KIND_FLOAT, -1, "9999999", "9999999.0");
+	DEBEZIUM(TK_KIND_FLOAT, -1, "9999999.5", "9999999.5");
+	DEBEZIUM(TK_KIND_FLOAT, -1, "10000000", "1.0E7");
+	DEBEZIUM(TK_KIND_FLOAT, -1, "12345678.9", "1.23456789E7");
+	DEBEZIUM(TK_KIND_FLOAT, -1, "1e+20", "1.0E20");
+	DEBEZIUM(TK_KIND_FLOAT, -1, "1.5e-07", "1.5E-7");
+	DEBEZIUM(TK_KIND_FLOAT, -1, "1.7976931348623157e+308", "1.7976931348623157E308");
+	DEBEZIUM(TK_KIND_FLOAT, -1, "5e-324", "4.9E-324");
+	DEBEZIUM(TK_KIND_FLOAT, -1, "1e-323", "9.9E-324");
+	DEBEZIUM(TK_KIND_FLOAT, -1, "0.30000000000000004", "0.30000000000000004");
+	DEBEZIUM(TK_KIND_FLOAT, -1, "NaN", "\"NaN\"");
+	DEBEZIUM(TK_KIND_FLOAT, -1, "-Infinity", "\"-Infinity\"");
+	DEBEZIUM(TK_KIND_REAL, -1, "1.1", "1.1");
+	DEBEZIUM(TK_KIND_REAL, -1, "3.4028235e+38", "3.4028235E38");
+	DEBEZIUM(TK_KIND_REAL, -1, "1e-45", "1.4E-45");
+	DEBEZIUM(TK_KIND_REAL, -1, "1e-05", "1.0E-5");
+
+	/* numeric(p,s): the unscaled value, big-endian two's complement */
+	DEBEZIUM(TK_KIND_NUMERIC, NUMERIC(6, 2), "0.00", "\"AA==\"");	/* 00 */
+	DEBEZIUM(TK_KIND_NUMERIC, NUMERIC(6, 2), "1.27", "\"fw==\"");	/* 7F */
+	DEBEZIUM(TK_KIND_NUMERIC, NUMERIC(6, 2), "1.28", "\"AIA=\"");	/* 00 80 */
+	DEBEZIUM(TK_KIND_NUMERIC, NUMERIC(6, 2), "-1.28", "\"gA==\"");	/* 80 */
+	DEBEZIUM(TK_KIND_NUMERIC, NUMERIC(6, 2), "-1.29", "\"/38=\"");	/* FF 7F */
+	DEBEZIUM(TK_KIND_NUMERIC, NUMERIC(6, 2), "-0.01", "\"/w==\"");	/* FF */
+	DEBEZIUM(TK_KIND_NUMERIC, NUMERIC(6, 2), "1234.50", "\"AeI6\"");	/* 01 E2 3A = 123450 */
+	DEBEZIUM(TK_KIND_NUMERIC, NUMERIC(20, 0), "18446744073709551616", "\"AQAAAAAAAAAA\"");	/* 2^64 */
+	DEBEZIUM(TK_KIND_NUMERIC, NUMERIC(20, 0), "-9223372036854775808", "\"gAAAAAAAAAA=\"");	/* -2^63 */
+	DEBEZIUM(TK_KIND_NUMERIC, NUMERIC(20, 0), "-9223372036854775809", "\"/3//////////\"");
+	DEBEZIUM(TK_KIND_NUMERIC, NUMERIC(6, 2), "NaN", "null");
+
+	/* numeric(3,-2), since 15: pgjdbc's scale is 2046, of 12300 = 12300 × 10^2046 × 10^-2046 */
+	DEBEZIUM(TK_KIND_NUMERIC, NUMERIC(3, 2046), "0", "\"AA==\"");
+
+	/* Without a scale it is the value's, without zeros at the end. */
+	DEBEZIUM(TK_KIND_NUMERIC, -1, "0.10", "{\"scale\":1,\"value\":\"AQ==\"}");
+	DEBEZIUM(TK_KIND_NUMERIC, -1, "0.000", "{\"scale\":0,\"value\":\"AA==\"}");
+	DEBEZIUM(TK_KIND_NUMERIC, -1, "100", "{\"scale\":0,\"value\":\"ZA==\"}");
+	DEBEZIUM(TK_KIND_NUMERIC, -1, "-123.4500", "{\"scale\":2,\"value\":\"z8c=\"}"); /* CF C7 = -12345 */
+	DEBEZIUM(TK_KIND_NUMERIC, -1, "Infinity", "null");
+	DEBEZIUM_ARRAY(TK_KIND_NUMERIC, NUMERIC(6, 2), "{1.27,NULL}", "[\"fw==\",null]");
+
+	DEBEZIUM(TK_KIND_MONEY, -1, "$1,000.00", "\"AYag\"");	/* 01 86 A0 = 100000 */
+	DEBEZIUM(TK_KIND_MONEY, -1, "-$0.01", "\"/w==\"");
+	DEBEZIUM(TK_KIND_MONEY, -1, "-$92,233,720,368,547,758.08", "\"gAAAAAAAAAA=\"");
+
+	DEBEZIUM(TK_KIND_INTEGER, -1, "-2147483648", "-2147483648");
+	DEBEZIUM(TK_KIND_OID, -1, "4000000000", "4000000000");
+	DEBEZIUM(TK_KIND_BOOL, -1, "t", "true");
+}
+
+#define BITS	8191
+#define DIGITS	2466			/* of 2 ^ BITS */
+
+/* 2^8191 in decimal by doubling; its bytes are 00 80 and 1022 zeros. */
+static void
+debezium_numbers_of_any_length(void)
+{
+	TkType		type = {.kind = TK_KIND_NUMERIC,.typmod = NUMERIC(1000, 0)};
+	char		digits[DIGITS] = {0};
+	size_t		n = 1;
+	TkType		bytea = {.kind = TK_KIND_BYTEA};
+	TkBuffer	out = {0};
+	TkBuffer	expected = {0};
+	TkValue		value = {TK_VALUE_TEXT, 0, digits};
+	TkValue		hex = {TK_VALUE_TEXT, 0, NULL};
+	char		text[6 + 2 * 1023] = "\\x0080";
+
+	digits[DIGITS - 1] = '1';
+	for (int bit = 0; bit < BITS; bit++)
+	{
+		int			carry = 0;
+
+		for (size_t i = 0; i < n; i++)
+		{
+			char	   *digit = &digits[DIGITS - 1 - i];
+			int			doubled = *digit - '0';
+
+			doubled = 2 * doubled + carry;
+			*digit = "0123456789"[doubled % 10];
+			carry = doubled / 10;
+		}
+		if (carry > 0)
+			digits[DIGITS - 1 - n++] = '1';
+	}
+	CHECK_INT(n, DIGITS);
+
+	/* bytea's own way to base64 is the check. */
+	memset(text + 6, '0', sizeof(text) - 6);
+	hex.data = text;
+	hex.len = sizeof(text);
+	tk_json_value(&expected, &bytea, &hex, 0);
+	value.len = DIGITS;
+	tk_json_value(&out, &type, &value, TK_STYLE_DEBEZIUM);
+	CHECK_BYTES(out.data, out.len, expected.data, expected.len);
+	tk_buffer_free(&out);
+	tk_buffer_free(&expected);
+}
+
+static void
+debezium_dates_and_times(void)
+{
+	DEBEZIUM(TK_KIND_DATE, -1, "1970-01-01", "0");
+	DEBEZIUM(TK_KIND_DATE, -1, "2016-11-04", "17109");
+	DEBEZIUM(TK_KIND_DATE, -1, "1969-12-31", "-1");
+	DEBEZIUM(TK_KIND_DATE, -1, "2000-02-29", "11016");
+	DEBEZIUM(TK_KIND_DATE, -1, "5874897-12-31", "2145042905");
+	DEBEZIUM(TK_KIND_DATE, -1, "4714-11-24 BC", "-2440588");	/* Julian day 0 */
+	DEBEZIUM(TK_KIND_DATE, -1, "0001-12-31 BC", "-719163");
+	DEBEZIUM(TK_KIND_DATE, -1, "infinity", "-2147472693");
+	DEBEZIUM(TK_KIND_DATE, -1, "-infinity", "-2147472692");
+
+	DEBEZIUM(TK_KIND_TIME, -1, "13:51:30.123456", "49890123456");
+	DEBEZIUM(TK_KIND_TIME, 6, "00:00:00", "0");
+	DEBEZIUM(TK_KIND_TIME, 4, "00:00:00.1", "100000");
+	DEBEZIUM(TK_KIND_TIME, 3, "13:51:30.123", "49890123");
+	DEBEZIUM(TK_KIND_TIME, 0, "23:59:59", "86399000");
+	DEBEZIUM(TK_KIND_TIME, -1, "24:00:00", "86400000000");
+
+	DEBEZIUM(TK_KIND_TIMETZ, -1, "13:51:30.123456+02:30", "\"11:21:30.123456Z\"");
+	DEBEZIUM(TK_KIND_TIMETZ, -1, "13:51:00+00", "\"13:51:00Z\"");
+	DEBEZIUM(TK_KIND_TIMETZ, -1, "23:30:00.5-05", "\"04:30:00.5Z\"");
+	DEBEZIUM(TK_KIND_TIMETZ, -1, "00:00:00+15:59:59", "\"08:00:01Z\"");
+	DEBEZIUM(TK_KIND_TIMETZ, -1, "24:00:00+00", "\"24:00:00Z\"");
+	DEBEZIUM(TK_KIND_TIMETZ, -1, "24:00:00-15:59", "\"15:59:00Z\"");
+
+	DEBEZIUM(TK_KIND_TIMESTAMP, -1, "1970-01-01 00:00:00", "0");
+	DEBEZIUM(TK_KIND_TIMESTAMP, -1, "2016-11-04 13:51:30.123456", "1478267490123456");
+	DEBEZIUM(TK_KIND_TIMESTAMP, 3, "2016-11-04 13:51:30.123", "1478267490123");
+	DEBEZIUM(TK_KIND_TIMESTAMP, -1, "1969-12-31 23:59:59.999999", "-1");
+	DEBEZIUM(TK_KIND_TIMESTAMP, 3, "1969-12-31 23:59:59.999", "-1");
+	DEBEZIUM(TK_KIND_TIMESTAMP, -1, "4714-11-24 00:00:00 BC", "-210866803200000000");
+	DEBEZIUM(TK_KIND_TIMESTAMP, -1, "infinity", "9223372036825200000");
+	DEBEZIUM(TK_KIND_TIMESTAMP, -1, "-infinity", "-9223372036832400000");
+	DEBEZIUM(TK_KIND_TIMESTAMP, 0, "infinity", "9223372036825200");
+
+	/* The last of 64 bits, and beyond */
+	DEBEZIUM(TK_KIND_TIMESTAMP, -1, "294247-01-10 04:00:54.775807", "9223372036854775807");
+	DEBEZIUM(TK_KIND_TIMESTAMP, -1, "294276-12-31 23:59:59", "9223372036854775807");
+	DEBEZIUM(TK_KIND_TIMESTAMP, -1, "294276-12-31 23:59:59.999999", "-9223372036853775810");
+	DEBEZIUM(TK_KIND_TIMESTAMP, 3, "294276-12-31 23:59:59.999", "9224318015999999");
+
+	DEBEZIUM(TK_KIND_TIMESTAMPTZ, -1, "2016-11-04 11:51:30.123456+00", "\"2016-11-04T11:51:30.123456Z\"");
+	DEBEZIUM(TK_KIND_TIMESTAMPTZ, -1, "2016-11-04 11:51:30.5+00", "\"2016-11-04T11:51:30.500000Z\"");
+	DEBEZIUM(TK_KIND_TIMESTAMPTZ, -1, "2016-11-04 11:51:30+00", "\"2016-11-04T11:51:30.000000Z\"");
+	DEBEZIUM(TK_KIND_TIMESTAMPTZ, 3, "2016-11-04 11:51:30.5+00", "\"2016-11-04T11:51:30.500Z\"");
+	DEBEZIUM(TK_KIND_TIMESTAMPTZ, 0, "2016-11-04 11:51:30+00", "\"2016-11-04T11:51:30Z\"");
+	DEBEZIUM(TK_KIND_TIMESTAMPTZ, -1, "0044-03-15 10:00:00+00 BC", "\"-0043-03-15T10:00:00.000000Z\"");
+	DEBEZIUM(TK_KIND_TIMESTAMPTZ, -1, "0001-01-01 00:00:00+00 BC", "\"0000-01-01T00:00:00.000000Z\"");
+	DEBEZIUM(TK_KIND_TIMESTAMPTZ, -1, "294276-12-31 23:59:59.999999+00", "\"+294276-12-31T23:59:59.999999Z\"");
+	DEBEZIUM(TK_KIND_TIMESTAMPTZ, -1, "infinity", "\"infinity\"");
+	DEBEZIUM(TK_KIND_TIMESTAMPTZ, -1, "-infinity", "\"-infinity\"");
+
+	/* A month has 30.4375 days: 2629800 s. */
+	DEBEZIUM(TK_KIND_INTERVAL, -1, "PT0S", "0");
+	DEBEZIUM(TK_KIND_INTERVAL, -1, "P1M", "2629800000000");
+	DEBEZIUM(TK_KIND_INTERVAL, -1, "P1Y2M-3DT4H5M6.789S", "36572706789000");
+	DEBEZIUM(TK_KIND_INTERVAL, -1, "PT-0.5S", "-500000");
+	DEBEZIUM(TK_KIND_INTERVAL, -1, "P-1Y-2MT-1H-2M-3S", "-36820923000000");
+	DEBEZIUM(TK_KIND_INTERVAL, -1, "PT1M", "60000000");
+	DEBEZIUM(TK_KIND_INTERVAL, -1, "P100000Y", "3155760000000000000");
+	DEBEZIUM(TK_KIND_INTERVAL, -1, "P178000000Y", "9223372036854775807");
+	DEBEZIUM(TK_KIND_INTERVAL, -1, "infinity", "null");
+
+	/* No such text is written; it must not be lost. */
+	DEBEZIUM(TK_KIND_DATE, -1, "yesterday", "\"yesterday\"");
+	DEBEZIUM(TK_KIND_TIMESTAMP, -1, "2016-11-04", "\"2016-11-04\"");
+	DEBEZIUM(TK_KIND_TIMESTAMPTZ, -1, "2016-11-04 11:51:30+05:30", "\"2016-11-04T11:51:30+05:30\"");
+	DEBEZIUM(TK_KIND_INTERVAL, -1, "P1X", "\"P1X\"");
+	DEBEZIUM(TK_KIND_TIME, -1, "", "\"\"");
+}
+
+static void
+debezium_other_scalars(void)
+{
+	TkType		text_array = {.kind = TK_KIND_ARRAY,.delimiter = ',',.element = &(TkType) {.kind = TK_KIND_TEXT}};
+
+	DEBEZIUM(TK_KIND_BIT, 1, "1", "true");
+	DEBEZIUM(TK_KIND_BIT, 1, "0", "false");
+	DEBEZIUM(TK_KIND_BIT, 8, "00000101", "\"BQ==\"");
+	DEBEZIUM(TK_KIND_BIT, 8, "00000000", "\"\"");
+	DEBEZIUM(TK_KIND_BIT, 16, "0000000100000010", "\"AgE=\"");	/* 02 01 */
+	DEBEZIUM(TK_KIND_BIT, 9, "100000000", "\"AAE=\"");	/* 00 01 */
+	DEBEZIUM(TK_KIND_VARBIT, 1, "1", "true");
+	DEBEZIUM(TK_KIND_VARBIT, 1, "", "null");
+	DEBEZIUM(TK_KIND_VARBIT, -1, "", "\"\"");
+	DEBEZIUM(TK_KIND_VARBIT, -1, "101", "\"BQ==\"");
+	DEBEZIUM_ARRAY(TK_KIND_BIT, 1, "{1,0}", "null");
+
+	DEBEZIUM(TK_KIND_POINT, -1, "(1,-0.5)",
+			 "{\"x\":1.0,\"y\":-0.5,\"wkb\":\"AQEAAAAAAAAAAADwPwAAAAAAAOC/\",\"srid\":null}");
+	DEBEZIUM(TK_KIND_POINT, -1, "(1", "\"(1\"");
+
+	DEBEZIUM(TK_KIND_TEXT, -1, "a\"\x1F", "\"a\\\"\\u001F\"");
+	DEBEZIUM(TK_KIND_BYTEA, -1, "\\x00ff", "\"AP8=\"");
+	DEBEZIUM(TK_KIND_JSON, -1, "{\"a\": null}", "\"{\\\"a\\\": null}\"");
+
+	DEBEZIUM_ARRAY(TK_KIND_INTEGER, -1, "{1,NULL,3}", "[1,null,3]");
+	DEBEZIUM_ARRAY(TK_KIND_DATE, -1, "{1970-01-02}", "[1]");
+	DEBEZIUM_ARRAY(TK_KIND_TIMESTAMP, -1, "{\"1970-01-01 00:00:01\"}", "[1000000]");
+
+	/* One dimension only */
+	DEBEZIUM_ARRAY(TK_KIND_INTEGER, -1, "{{1,2},{3,4}}", "[null,null]");
+	DEBEZIUM_ARRAY(TK_KIND_TEXT, -1, "{{a,\"}\"},{\"\\\"{\",b}}", "[null,null]");
+	DEBEZIUM_ARRAY(TK_KIND_INTEGER, -1, "[0:0][1:1]={{1}}", "[null]");
+	check_value(&text_array, "{{a}", strlen("{{a}"), TK_STYLE_DEBEZIUM, "\"{{a}\"", __LINE__);
+}
+
+static void
 any_bytes_become_json(unsigned seed)
 {
-	static const char syntax[] = "{}\",\\[]=:NUL0123456789.-+eE xtf";
+	static const char syntax[] = "{}()\",\\[]=>:NUL0123456789.-+eEPTS xtf";
 	static const TkKind kinds[] = {
 		TK_KIND_TEXT, TK_KIND_BOOL, TK_KIND_INTEGER, TK_KIND_FLOAT, TK_KIND_NUMERIC, TK_KIND_MONEY,
 		TK_KIND_BYTEA, TK_KIND_JSON, TK_KIND_DATE, TK_KIND_TIME, TK_KIND_TIMETZ, TK_KIND_TIMESTAMP,
-		TK_KIND_TIMESTAMPTZ, TK_KIND_INTERVAL
+		TK_KIND_TIMESTAMPTZ, TK_KIND_INTERVAL, TK_KIND_REAL, TK_KIND_BIT, TK_KIND_VARBIT, TK_KIND_POINT, TK_KIND_HSTORE
 	};
+	static const char first[] = "{(\"P";
 	TkBuffer	out = {0};
 	int			bad = 0;
 
@@ -589,7 +902,10 @@ any_bytes_become_json(unsigned seed)
 		size_t		len = next_random() % FUZZ_LENGTH;
 		char	   *text = malloc(len > 0 ? len : 1);
 		TkType		element = {.kind = kinds[next_random() % (sizeof(kinds) / sizeof(kinds[0]))]};
-		TkType		array = {TK_KIND_ARRAY, 0, -1, ',', &element};
+		TkType		array = {.kind = TK_KIND_ARRAY,.typmod = -1,.delimiter = ',',.element = &element};
+		TkAttribute parts[2] = {{"a", element}, {"b", array}};
+		TkType		composite = {.kind = TK_KIND_COMPOSITE,.nattributes = next_random() % 3,.attributes = parts};
+		int			style = next_random() % 2 == 0 ? 0 : TK_STYLE_DEBEZIUM;
 		TkValue		value = {TK_VALUE_TEXT, (uint32_t) len, text};
 		bool		wild = next_random() % 2 == 0;
 
@@ -599,16 +915,20 @@ any_bytes_become_json(unsigned seed)
 		for (size_t i = 0; i < len; i++)
 			text[i] = (char) (wild ? next_random() : (unsigned char) syntax[next_random() % (sizeof(syntax) - 1)]);
 		if (len > 0 && next_random() % 2 == 0)
-			text[0] = '{';
+			text[0] = first[next_random() % (sizeof(first) - 1)];
+		element.typmod = (int) (next_random() % 8) - 1;
 
 		out.len = 0;
 		tk_json_string(&out, text, len);
 		bad += !is_json(out.data, out.len);
 		out.len = 0;
-		tk_json_value(&out, &element, &value, false);
+		tk_json_value(&out, &element, &value, style);
 		bad += !is_json(out.data, out.len);
 		out.len = 0;
-		tk_json_value(&out, &array, &value, false);
+		tk_json_value(&out, &array, &value, style);
+		bad += !is_json(out.data, out.len);
+		out.len = 0;
+		tk_json_value(&out, &composite, &value, 0);
 		bad += !is_json(out.data, out.len);
 		free(text);
 	}
@@ -621,7 +941,7 @@ static void
 any_array_of_strings_comes_back(unsigned seed)
 {
 	TkType		element = {.kind = TK_KIND_TEXT};
-	TkType		array = {TK_KIND_ARRAY, 0, -1, ',', &element};
+	TkType		array = {.kind = TK_KIND_ARRAY,.typmod = -1,.delimiter = ',',.element = &element};
 	TkBuffer	in = {0};
 	TkBuffer	out = {0};
 	TkBuffer	expected = {0};
@@ -662,7 +982,7 @@ any_array_of_strings_comes_back(unsigned seed)
 
 		value.data = in.data;
 		value.len = (uint32_t) in.len;
-		tk_json_value(&out, &array, &value, false);
+		tk_json_value(&out, &array, &value, 0);
 		bad += out.len != expected.len || memcmp(out.data, expected.data, out.len) != 0;
 	}
 	CHECK_INT(bad, 0);
@@ -675,10 +995,10 @@ any_array_of_strings_comes_back(unsigned seed)
  * Records.  The table: (id int primary key, q int not null, d text, j jsonb)
  */
 static TkColumn columns[] = {
-	{"id", {.kind = TK_KIND_INTEGER}, true},
-	{"q", {.kind = TK_KIND_INTEGER}, false},
-	{"d", {.kind = TK_KIND_TEXT}, false},
-	{"j", {.kind = TK_KIND_JSON}, false}
+	{.name = "id",.type = {.kind = TK_KIND_INTEGER},.identity = true,.not_null = true},
+	{.name = "q",.type = {.kind = TK_KIND_INTEGER},.not_null = true},
+	{.name = "d",.type = {.kind = TK_KIND_TEXT}},
+	{.name = "j",.type = {.kind = TK_KIND_JSON}}
 };
 static const int first_column[] = {0};
 static TkRelation orders;
@@ -1069,7 +1389,7 @@ plain_key_change_is_a_tombstone_and_the_row(void)
 	HEADERS(0, "pg.op=d pg.xid=731 pg.lsn=300 pg.seq=1 pg.ts=1478260290123456");
 	KEY(1, "{\"id\":2}");
 	CONTENT(1, "{\"id\":2,\"q\":5,\"d\":null,\"j\":null}");
-	HEADERS(1, "pg.op=c pg.xid=731 pg.lsn=300 pg.seq=2 pg.ts=1478260290123456");
+	HEADERS(1, "pg.op=c pg.xid=731 pg.lsn=300 pg.seq=2 pg.ts=1478260290123456 pg.json_null=[\"j\"]");
 }
 
 static void
@@ -1116,13 +1436,313 @@ plain_unchanged_toast_is_left_out_and_named(void)
 	HEADERS(0, "pg.op=u pg.xid=731 pg.lsn=300 pg.seq=1 pg.ts=1478260290123456 pg.unavailable=[\"j\"]");
 }
 
+/* What is the same in the schema of every envelope */
+#define SOURCE_SCHEMA \
+	"{\"type\":\"struct\",\"fields\":[{\"type\":\"string\",\"optional\":false,\"field\":\"version\"}," \
+	"{\"type\":\"string\",\"optional\":false,\"field\":\"connector\"}," \
+	"{\"type\":\"string\",\"optional\":false,\"field\":\"name\"}," \
+	"{\"type\":\"int64\",\"optional\":false,\"field\":\"ts_ms\"}," \
+	"{\"type\":\"string\",\"optional\":true,\"name\":\"io.debezium.data.Enum\",\"version\":1," \
+	"\"parameters\":{\"allowed\":\"true,first,first_in_data_collection,last_in_data_collection,last,false,incremental\"}," \
+	"\"default\":\"false\",\"field\":\"snapshot\"},{\"type\":\"string\",\"optional\":false,\"field\":\"db\"}," \
+	"{\"type\":\"string\",\"optional\":true,\"field\":\"sequence\"}," \
+	"{\"type\":\"int64\",\"optional\":true,\"field\":\"ts_us\"}," \
+	"{\"type\":\"int64\",\"optional\":true,\"field\":\"ts_ns\"}," \
+	"{\"type\":\"string\",\"optional\":false,\"field\":\"schema\"}," \
+	"{\"type\":\"string\",\"optional\":false,\"field\":\"table\"}," \
+	"{\"type\":\"int64\",\"optional\":true,\"field\":\"txId\"}," \
+	"{\"type\":\"int64\",\"optional\":true,\"field\":\"lsn\"}," \
+	"{\"type\":\"int64\",\"optional\":true,\"field\":\"xmin\"}," \
+	"{\"type\":\"string\",\"optional\":true,\"field\":\"origin\"}," \
+	"{\"type\":\"int64\",\"optional\":true,\"field\":\"origin_lsn\"}],\"optional\":false," \
+	"\"name\":\"io.debezium.connector.postgresql.Source\",\"version\":1,\"field\":\"source\"}"
+#define ENVELOPE_SCHEMA(before, after) \
+	"{\"schema\":{\"type\":\"struct\",\"fields\":[{\"type\":\"struct\",\"fields\":[" before "]," \
+	"\"optional\":true,\"name\":\"shop.public.orders.Value\",\"field\":\"before\"}," \
+	"{\"type\":\"struct\",\"fields\":[" after "]," \
+	"\"optional\":true,\"name\":\"shop.public.orders.Value\",\"field\":\"after\"}," SOURCE_SCHEMA "," \
+	"{\"type\":\"struct\",\"fields\":[{\"type\":\"string\",\"optional\":false,\"field\":\"id\"}," \
+	"{\"type\":\"int64\",\"optional\":false,\"field\":\"total_order\"}," \
+	"{\"type\":\"int64\",\"optional\":false,\"field\":\"data_collection_order\"}],\"optional\":true," \
+	"\"name\":\"event.block\",\"version\":1,\"field\":\"transaction\"}," \
+	"{\"type\":\"string\",\"optional\":false,\"field\":\"op\"}," \
+	"{\"type\":\"int64\",\"optional\":true,\"field\":\"ts_ms\"}," \
+	"{\"type\":\"int64\",\"optional\":true,\"field\":\"ts_us\"}," \
+	"{\"type\":\"int64\",\"optional\":true,\"field\":\"ts_ns\"}],\"optional\":false," \
+	"\"name\":\"shop.public.orders.Envelope\",\"version\":2},\"payload\":"
+#define FIELD(type, optional, rest, name) \
+	"{\"type\":\"" type "\",\"optional\":" optional rest ",\"field\":\"" name "\"}"
+#define NAMED(name) ",\"name\":\"" name "\",\"version\":1"
+#define KEY_SCHEMA \
+	"{\"schema\":{\"type\":\"struct\",\"fields\":[" FIELD("int32", "false", "", "id") "],\"optional\":false," \
+	"\"name\":\"shop.public.orders.Key\"},\"payload\":"
+
+static void
+schemas_wrap_key_and_value(void)
+{
+	TkRecord	record;
+
+	start();
+	options.schemas = true;
+	CHECK_INT(encode(&tk_encoder_debezium, TK_INSERT, 0, NULL, row1), 1);
+	KEY(0, KEY_SCHEMA "{\"id\":1}}");
+
+	/* Of an old tuple that isn't whole, what isn't logged can't be required. */
+	CONTENT(0, ENVELOPE_SCHEMA(FIELD("int32", "false", "", "id") "," FIELD("int32", "true", "", "q") ","
+							   FIELD("string", "true", "", "d") ","
+							   FIELD("string", "true", NAMED("io.debezium.data.Json"), "j"),
+							   FIELD("int32", "false", "", "id") "," FIELD("int32", "false", "", "q") ","
+							   FIELD("string", "true", "", "d") ","
+							   FIELD("string", "true", NAMED("io.debezium.data.Json"), "j"))
+			EVENT("null", "{\"id\":1,\"q\":5,\"d\":\"x\\\"y\",\"j\":\"{\\\"a\\\": 1}\"}", "c") "}");
+
+	orders.replica_identity = 'f';
+	CHECK_INT(encode(&tk_encoder_debezium, TK_DELETE, 'O', row1, NULL), 2);
+	KEY(0, KEY_SCHEMA "{\"id\":1}}");
+	CONTENT(0, ENVELOPE_SCHEMA(FIELD("int32", "false", "", "id") "," FIELD("int32", "false", "", "q") ","
+							   FIELD("string", "true", "", "d") ","
+							   FIELD("string", "true", NAMED("io.debezium.data.Json"), "j"),
+							   FIELD("int32", "false", "", "id") "," FIELD("int32", "false", "", "q") ","
+							   FIELD("string", "true", "", "d") ","
+							   FIELD("string", "true", NAMED("io.debezium.data.Json"), "j"))
+			EVENT("{\"id\":1,\"q\":5,\"d\":\"x\\\"y\",\"j\":\"{\\\"a\\\": 1}\"}", "null", "d") "}");
+	KEY(1, KEY_SCHEMA "{\"id\":1}}");
+	CONTENT(1, NULL);
+
+	/* No key, nothing to wrap */
+	orders.nkeys = 0;
+	CHECK_INT(encode(&tk_encoder_debezium, TK_DELETE, 'O', row1, NULL), 1);
+	KEY(0, NULL);
+
+	/* plain: what an UPDATE may leave out can't be required. */
+	start();
+	options.schemas = true;
+	CHECK_INT(encode(&tk_encoder_plain, TK_INSERT, 0, NULL, row1), 1);
+	KEY(0, KEY_SCHEMA "{\"id\":1}}");
+	CONTENT(0, "{\"schema\":{\"type\":\"struct\",\"fields\":[" FIELD("int32", "false", "", "id") ","
+			FIELD("int32", "true", "", "q") "," FIELD("string", "true", "", "d") ","
+			FIELD("string", "true", NAMED("io.debezium.data.Json"), "j") "],\"optional\":false,"
+			"\"name\":\"shop.public.orders.Value\"},\"payload\":"
+			"{\"id\":1,\"q\":5,\"d\":\"x\\\"y\",\"j\":\"{\\\"a\\\": 1}\"}}");
+	CHECK_INT(encode(&tk_encoder_plain, TK_DELETE, 'K', key1, NULL), 1);
+	KEY(0, KEY_SCHEMA "{\"id\":1}}");
+	CONTENT(0, NULL);
+
+	out.len = 0;
+	tk_encode_transaction(&options, &transaction, false, NULL, 0, &out, &record);
+	records[0] = record;
+	KEY(0, "{\"schema\":{\"type\":\"struct\",\"fields\":[" FIELD("string", "false", "", "id") "],\"optional\":false,"
+		"\"name\":\"io.debezium.connector.common.TransactionMetadataKey\",\"version\":1},"
+		"\"payload\":{\"id\":\"731:300\"}}");
+	CONTENT(0, "{\"schema\":{\"type\":\"struct\",\"fields\":[" FIELD("string", "false", "", "status") ","
+			FIELD("string", "false", "", "id") "," FIELD("int64", "true", "", "event_count") ","
+			"{\"type\":\"array\",\"items\":{\"type\":\"struct\",\"fields\":["
+			FIELD("string", "false", "", "data_collection") "," FIELD("int64", "false", "", "event_count") "],"
+			"\"optional\":true,\"name\":\"event.collection\",\"version\":1},\"optional\":true,"
+			"\"field\":\"data_collections\"}," FIELD("int64", "false", "", "ts_ms") "],\"optional\":false,"
+			"\"name\":\"io.debezium.connector.common.TransactionMetadataValue\",\"version\":1},"
+			"\"payload\":{\"status\":\"BEGIN\",\"id\":\"731:300\",\"event_count\":null,\"data_collections\":null,"
+			"\"ts_ms\":1478260290123}}");
+}
+
+/* The schema of one nullable column "c": plain's, between the key's and what follows. */
+static void
+check_schema(TkType type, TkScalars scalars, const char *expected, int line)
+{
+	TkColumn	columns[] = {{.name = "c",.type = type}};
+	static const TkValue row[] = {NIL};
+	static const char before[] = "{\"schema\":{\"type\":\"struct\",\"fields\":[";
+	const char *end;
+
+	start();
+	options.schemas = true;
+	options.scalars = scalars;
+	orders.columns = columns;
+	orders.ncolumns = 1;
+	orders.nkeys = 0;
+	encode(&tk_encoder_plain, TK_INSERT, 0, NULL, row);
+	tk_buffer_char(&out, '\0');
+	end = strstr(out.data, "],\"optional\":false,\"name\":\"shop.public.orders.Value\"}");
+	unit_check_bytes(end != NULL ? out.data + sizeof(before) - 1 : NULL,
+					 end != NULL ? (size_t) (end - out.data) - (sizeof(before) - 1) : 0,
+					 expected, strlen(expected), __FILE__, line, "schema");
+}
+
+#define SCHEMA(k, mod, scalars, expected) \
+	check_schema((TkType) {.kind = (k), .typmod = (mod), .labels = "sad,o\"k"}, scalars, (expected), __LINE__)
+#define SCHEMAS(k, mod, readable, debezium) \
+	SCHEMA(k, mod, TK_SCALARS_READABLE, readable); \
+	SCHEMA(k, mod, TK_SCALARS_DEBEZIUM, debezium)
+#define SAME_SCHEMA(k, expected) SCHEMAS(k, -1, expected, expected)
+#define ARRAY_SCHEMA(k, mod, scalars, expected) \
+	check_schema((TkType) {.kind = TK_KIND_ARRAY, .element = &(TkType) {.kind = (k), .typmod = (mod), .labels = "a,b"}}, \
+				 scalars, (expected), __LINE__)
+#define C(type, rest) FIELD(type, "true", rest, "c")
+#define ITEMS(schema) "{\"type\":\"array\",\"items\":" schema ",\"optional\":true,\"field\":\"c\"}"
+#define DECIMAL "org.apache.kafka.connect.data.Decimal"
+
+static void
+each_type_has_its_schema(void)
+{
+	TkAttribute parts[] = {{"x", {.kind = TK_KIND_SMALLINT}}, {"y", {.kind = TK_KIND_UUID}}};
+	TkType		composite = {.kind = TK_KIND_COMPOSITE,.nattributes = 2,.attributes = parts};
+
+	SAME_SCHEMA(TK_KIND_BOOL, C("boolean", ""));
+	SAME_SCHEMA(TK_KIND_SMALLINT, C("int16", ""));
+	SAME_SCHEMA(TK_KIND_INTEGER, C("int32", ""));
+	SAME_SCHEMA(TK_KIND_BIGINT, C("int64", ""));
+	SAME_SCHEMA(TK_KIND_OID, C("int64", ""));
+	SAME_SCHEMA(TK_KIND_REAL, C("float", ""));
+	SAME_SCHEMA(TK_KIND_FLOAT, C("double", ""));
+	SAME_SCHEMA(TK_KIND_TEXT, C("string", ""));
+	SAME_SCHEMA(TK_KIND_NAME, C("string", ""));
+	SAME_SCHEMA(TK_KIND_BYTEA, C("bytes", ""));
+	SAME_SCHEMA(TK_KIND_JSON, C("string", NAMED("io.debezium.data.Json")));
+	SAME_SCHEMA(TK_KIND_UUID, C("string", NAMED("io.debezium.data.Uuid")));
+	SAME_SCHEMA(TK_KIND_XML, C("string", NAMED("io.debezium.data.Xml")));
+	SAME_SCHEMA(TK_KIND_TSVECTOR, C("string", NAMED("io.debezium.data.Tsvector")));
+	SAME_SCHEMA(TK_KIND_LTREE, C("string", NAMED("io.debezium.data.Ltree")));
+	SAME_SCHEMA(TK_KIND_ENUM, C("string", NAMED("io.debezium.data.Enum") ",\"parameters\":{\"allowed\":\"sad,o\\\"k\"}"));
+	SAME_SCHEMA(TK_KIND_TIMESTAMPTZ, C("string", NAMED("io.debezium.time.ZonedTimestamp")));
+	SCHEMAS(TK_KIND_NUMERIC, NUMERIC(6, 2), C("string", ""),
+			C("bytes", NAMED(DECIMAL) ",\"parameters\":{\"scale\":\"2\",\"connect.decimal.precision\":\"6\"}"));
+	SCHEMAS(TK_KIND_NUMERIC, -1, C("string", ""),
+			"{\"type\":\"struct\",\"fields\":[" FIELD("int32", "false", "", "scale") "," FIELD("bytes", "false", "", "value")
+			"],\"optional\":true" NAMED("io.debezium.data.VariableScaleDecimal")
+			",\"doc\":\"Variable scaled decimal\",\"field\":\"c\"}");
+	SCHEMAS(TK_KIND_MONEY, -1, C("string", ""), C("bytes", NAMED(DECIMAL) ",\"parameters\":{\"scale\":\"2\"}"));
+	SCHEMAS(TK_KIND_DATE, -1, C("string", ""), C("int32", NAMED("io.debezium.time.Date")));
+	SCHEMAS(TK_KIND_TIME, -1, C("string", ""), C("int64", NAMED("io.debezium.time.MicroTime")));
+	SCHEMAS(TK_KIND_TIME, 3, C("string", ""), C("int32", NAMED("io.debezium.time.Time")));
+	SCHEMAS(TK_KIND_TIMETZ, -1, C("string", ""), C("string", NAMED("io.debezium.time.ZonedTime")));
+	SCHEMAS(TK_KIND_TIMESTAMP, 4, C("string", ""), C("int64", NAMED("io.debezium.time.MicroTimestamp")));
+	SCHEMAS(TK_KIND_TIMESTAMP, 0, C("string", ""), C("int64", NAMED("io.debezium.time.Timestamp")));
+	SCHEMAS(TK_KIND_INTERVAL, -1, C("string", ""), C("int64", NAMED("io.debezium.time.MicroDuration")));
+	SCHEMAS(TK_KIND_BIT, 1, C("string", ""), C("boolean", ""));
+	SCHEMAS(TK_KIND_BIT, 8, C("string", ""), C("bytes", NAMED("io.debezium.data.Bits") ",\"parameters\":{\"length\":\"8\"}"));
+	SCHEMAS(TK_KIND_VARBIT, -1, C("string", ""),
+			C("bytes", NAMED("io.debezium.data.Bits") ",\"parameters\":{\"length\":\"2147483647\"}"));
+	SCHEMAS(TK_KIND_POINT, -1, C("string", ""),
+			"{\"type\":\"struct\",\"fields\":[" FIELD("double", "false", "", "x") "," FIELD("double", "false", "", "y") ","
+			FIELD("bytes", "true", "", "wkb") "," FIELD("int32", "true", "", "srid")
+			"],\"optional\":true" NAMED("io.debezium.data.geometry.Point")
+			",\"doc\":\"Geometry (POINT)\",\"field\":\"c\"}");
+	SCHEMAS(TK_KIND_HSTORE, -1, "{\"type\":\"map\",\"keys\":{\"type\":\"string\",\"optional\":false},"
+			"\"values\":{\"type\":\"string\",\"optional\":true},\"optional\":true,\"field\":\"c\"}",
+			C("string", NAMED("io.debezium.data.Json")));
+
+	/* What Debezium has no converter for it leaves out. */
+	SCHEMAS(TK_KIND_OTHER, -1, C("string", ""), "");
+	check_schema(composite, TK_SCALARS_READABLE,
+				 "{\"type\":\"struct\",\"fields\":[" FIELD("int16", "true", "", "x") ","
+				 FIELD("string", "true", NAMED("io.debezium.data.Uuid"), "y") "],\"optional\":true,\"field\":\"c\"}",
+				 __LINE__);
+	check_schema(composite, TK_SCALARS_DEBEZIUM, "",
+				 __LINE__);
+
+	ARRAY_SCHEMA(TK_KIND_INTEGER, -1, TK_SCALARS_READABLE, ITEMS("{\"type\":\"int32\",\"optional\":true}"));
+	ARRAY_SCHEMA(TK_KIND_INTEGER, -1, TK_SCALARS_DEBEZIUM, ITEMS("{\"type\":\"int32\",\"optional\":true}"));
+	ARRAY_SCHEMA(TK_KIND_TIMESTAMP, 3, TK_SCALARS_DEBEZIUM,
+				 ITEMS("{\"type\":\"int64\",\"optional\":true" NAMED("io.debezium.time.Timestamp") "}"));
+	ARRAY_SCHEMA(TK_KIND_ENUM, -1, TK_SCALARS_DEBEZIUM,
+				 ITEMS("{\"type\":\"string\",\"optional\":false" NAMED("io.debezium.data.Enum")
+					   ",\"parameters\":{\"allowed\":\"a,b\"}}"));
+	ARRAY_SCHEMA(TK_KIND_BIT, 1, TK_SCALARS_DEBEZIUM, C("boolean", ""));
+	ARRAY_SCHEMA(TK_KIND_MONEY, -1, TK_SCALARS_DEBEZIUM, "");
+	ARRAY_SCHEMA(TK_KIND_INTERVAL, -1, TK_SCALARS_DEBEZIUM, "");
+	ARRAY_SCHEMA(TK_KIND_COMPOSITE, -1, TK_SCALARS_DEBEZIUM, "");
+	ARRAY_SCHEMA(TK_KIND_OTHER, -1, TK_SCALARS_READABLE, ITEMS("{\"type\":\"string\",\"optional\":true}"));
+}
+
+/* One column whose value an UPDATE left in TOAST */
+static void
+check_unavailable(TkType type, const char *expected, int line)
+{
+	TkColumn	columns[] = {{.name = "c",.type = type}};
+	static const TkValue row[] = {SAME};
+	char		after[256];
+
+	start();
+	options.scalars = TK_SCALARS_DEBEZIUM;
+	orders.columns = columns;
+	orders.ncolumns = 1;
+	orders.nkeys = 0;
+	encode(&tk_encoder_debezium, TK_UPDATE, 0, NULL, row);
+	snprintf(after, sizeof(after), "{\"before\":null,\"after\":%s,", expected);
+	unit_check_bytes(out.data, strlen(after), after, strlen(after), __FILE__, line, "unavailable");
+}
+
+#define UNAVAILABLE(k, expected) \
+	check_unavailable((TkType) {.kind = (k)}, (expected), __LINE__)
+#define UNAVAILABLE_ARRAY(k, expected) \
+	check_unavailable((TkType) {.kind = TK_KIND_ARRAY, .element = &(TkType) {.kind = (k)}}, (expected), __LINE__)
+#define PLACEHOLDER "__debezium_unavailable_value"
+#define CODES \
+	"[95,95,100,101,98,101,122,105,117,109,95,117,110,97,118,97,105,108,97,98,108,101,95,118,97,108,117,101]"
+
+static void
+debezium_has_placeholders_of_each_type(void)
+{
+	UNAVAILABLE(TK_KIND_TEXT, "{\"c\":\"" PLACEHOLDER "\"}");
+	UNAVAILABLE(TK_KIND_JSON, "{\"c\":\"" PLACEHOLDER "\"}");
+	UNAVAILABLE(TK_KIND_BYTEA, "{\"c\":\"X19kZWJleml1bV91bmF2YWlsYWJsZV92YWx1ZQ==\"}");
+	UNAVAILABLE(TK_KIND_HSTORE, "{\"c\":\"{\\\"" PLACEHOLDER "\\\":\\\"" PLACEHOLDER "\\\"}\"}");
+	UNAVAILABLE_ARRAY(TK_KIND_TEXT, "{\"c\":[\"" PLACEHOLDER "\"]}");
+	UNAVAILABLE_ARRAY(TK_KIND_JSON, "{\"c\":[\"" PLACEHOLDER "\"]}");
+	UNAVAILABLE_ARRAY(TK_KIND_BYTEA, "{\"c\":[\"X19kZWJleml1bV91bmF2YWlsYWJsZV92YWx1ZQ==\"]}");
+	UNAVAILABLE_ARRAY(TK_KIND_UUID, "{\"c\":[\"b68a35a7-17ad-35b3-af2a-ae46edb4545a\"]}");
+	UNAVAILABLE_ARRAY(TK_KIND_INTEGER, "{\"c\":" CODES "}");
+	UNAVAILABLE_ARRAY(TK_KIND_BIGINT, "{\"c\":" CODES "}");
+	UNAVAILABLE_ARRAY(TK_KIND_DATE, "{\"c\":" CODES "}");
+
+	/* Debezium has none and writes null: here it is said. */
+	UNAVAILABLE_ARRAY(TK_KIND_FLOAT, "{\"c\":\"" PLACEHOLDER "\"}");
+	UNAVAILABLE(TK_KIND_NUMERIC, "{\"c\":\"" PLACEHOLDER "\"}");
+
+	/* Not in the record at all */
+	UNAVAILABLE(TK_KIND_COMPOSITE, "{}");
+	UNAVAILABLE_ARRAY(TK_KIND_MONEY, "{}");
+}
+
+static void
+inline_json_null_is_told_from_sql_null(void)
+{
+	static const TkValue both[] = {T("1"), T("5"), T("null"), T(" \n null\t")};
+	static const TkValue nearly[] = {T("1"), T("5"), NIL, T("[null]")};
+	static const TkValue toasted[] = {T("1"), T("5"), NIL, SAME};
+
+	start();
+	CHECK_INT(encode(&tk_encoder_plain, TK_INSERT, 0, NULL, both), 1);
+	CONTENT(0, "{\"id\":1,\"q\":5,\"d\":\"null\",\"j\": \n null\t}");
+	HEADERS(0, "pg.json_null=[\"j\"]");
+	CHECK_INT(encode(&tk_encoder_plain, TK_INSERT, 0, NULL, nearly), 1);
+	HEADERS(0, "");
+	CHECK_INT(encode(&tk_encoder_plain, TK_INSERT, 0, NULL, row1_q6), 1);
+	HEADERS(0, "");
+
+	/* What the old tuple had is what the new one has. */
+	CHECK_INT(encode(&tk_encoder_plain, TK_UPDATE, 'O', both, toasted), 1);
+	HEADERS(0, "pg.json_null=[\"j\"]");
+
+	options.json = TK_JSON_INLINE;
+	CHECK_INT(encode(&tk_encoder_debezium, TK_INSERT, 0, NULL, both), 1);
+	HEADERS(0, "pg.json_null=[\"j\"]");
+	CHECK_INT(encode(&tk_encoder_debezium, TK_UPDATE, 'K', key1, row2), 3);
+	HEADERS(2, "__debezium.oldkey={\"id\":1} pg.json_null=[\"j\"]");
+
+	/* As a string it is "null" anyway. */
+	options.json = TK_JSON_STRING;
+	CHECK_INT(encode(&tk_encoder_plain, TK_INSERT, 0, NULL, both), 1);
+	HEADERS(0, "");
+}
+
 static void
 names_are_verbatim_and_keys_in_the_order_of_their_index(void)
 {
 	static TkColumn odd[] = {
-		{"a", {.kind = TK_KIND_INTEGER}, true},
-		{"A", {.kind = TK_KIND_TEXT}, true},
-		{"q\"uo.te\xC3\xA9", {.kind = TK_KIND_TEXT}, false}
+		{.name = "a",.type = {.kind = TK_KIND_INTEGER},.identity = true},
+		{.name = "A",.type = {.kind = TK_KIND_TEXT},.identity = true},
+		{.name = "q\"uo.te\xC3\xA9",.type = {.kind = TK_KIND_TEXT}}
 	};
 	static const int keys[] = {1, 0};
 	static const TkValue row[] = {T("1"), T("k"), T("v")};
@@ -1234,7 +1854,7 @@ a_failed_buffer_is_borne_to_the_end(void)
 		encoders[i]->free_plan(plan);
 	}
 	tk_encode_transaction(&options, &transaction, true, collections, 1, &failed, &record);
-	tk_json_value(&failed, &bytea, &byte, false);
+	tk_json_value(&failed, &bytea, &byte, 0);
 	CHECK(failed.failed && failed.len == 0 && failed.data == NULL);
 }
 
@@ -1256,6 +1876,12 @@ main(int argc, char **argv)
 	json_is_a_string_or_stands_inline_verbatim();
 	arrays_become_nested_arrays();
 	a_long_escaped_element_is_whole();
+	composites_become_objects();
+	hstore_becomes_an_object();
+	debezium_numbers();
+	debezium_numbers_of_any_length();
+	debezium_dates_and_times();
+	debezium_other_scalars();
 	text_that_is_no_array_stays_text();
 	any_bytes_become_json(seed);
 	any_array_of_strings_comes_back(seed);
@@ -1274,6 +1900,10 @@ main(int argc, char **argv)
 	plain_key_change_is_a_tombstone_and_the_row();
 	plain_records_without_key_and_value_say_what_they_are();
 	plain_unchanged_toast_is_left_out_and_named();
+	schemas_wrap_key_and_value();
+	each_type_has_its_schema();
+	debezium_has_placeholders_of_each_type();
+	inline_json_null_is_told_from_sql_null();
 	names_are_verbatim_and_keys_in_the_order_of_their_index();
 	a_table_without_columns_has_empty_rows();
 	a_buffer_over_its_limit_fails_and_recovers();
