@@ -438,7 +438,7 @@ tk_parse_pipeline_options(Jsonb *options, const char *what)
 	if (result->schemas && result->json == TK_JSON_INLINE)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("json of %s cannot be \"inline\" with schemas", what),
+				 errmsg("option \"json\" of %s cannot be \"inline\" together with \"schemas\"", what),
 				 errdetail("A schema has no type for any JSON.")));
 	return result;
 }
