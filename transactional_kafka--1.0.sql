@@ -212,7 +212,7 @@ COMMENT ON FUNCTION kafka.failpoints() IS
 CREATE FUNCTION kafka.live(OUT pipeline_id integer, OUT pid integer, OUT state text, OUT reason text, OUT hint text,
 	OUT since timestamptz, OUT failures integer, OUT read_lsn pg_lsn, OUT covered_lsn pg_lsn,
 	OUT confirmed_lsn pg_lsn, OUT checkpoint_id bigint, OUT checkpoints bigint, OUT transactions bigint,
-	OUT records bigint, OUT bytes bigint, OUT rejected_messages bigint, OUT last_commit_at timestamptz,
+	OUT records bigint, OUT bytes bigint, OUT rejected_messages bigint, OUT dead_letters bigint, OUT last_commit_at timestamptz,
 	OUT last_failure_at timestamptz, OUT last_error text, OUT waits_for text, OUT oldest_unsent_commit_at timestamptz,
 	OUT sent_until timestamptz, OUT transactions_per_second double precision, OUT records_per_second double precision,
 	OUT bytes_per_second double precision, OUT queued_records bigint, OUT stats_reset timestamptz)
@@ -295,7 +295,7 @@ CREATE VIEW kafka.stat_pipelines WITH (security_barrier) AS
 SELECT p.name AS pipeline, l.pid, coalesce(l.state, 'stopped') AS state, nullif(l.reason, '') AS reason, l.since,
 	l.failures, l.read_lsn, l.covered_lsn, l.confirmed_lsn,
 	pg_catalog.pg_wal_lsn_diff(w.flushed, sent.lsn)::bigint AS lag_bytes,
-	l.checkpoint_id, l.checkpoints, l.transactions, l.records, l.bytes, l.rejected_messages, l.last_commit_at, l.last_failure_at,
+	l.checkpoint_id, l.checkpoints, l.transactions, l.records, l.bytes, l.rejected_messages, l.dead_letters, l.last_commit_at, l.last_failure_at,
 	l.last_error, l.waits_for,
 	CASE WHEN sent.lsn >= w.flushed THEN interval '0'
 		ELSE pg_catalog.clock_timestamp() - coalesce(l.oldest_unsent_commit_at, l.sent_until,
@@ -336,6 +336,7 @@ COMMENT ON COLUMN kafka.stat_pipelines.transactions IS 'transactions in them';
 COMMENT ON COLUMN kafka.stat_pipelines.records IS 'records in them';
 COMMENT ON COLUMN kafka.stat_pipelines.bytes IS 'bytes of keys and values in them';
 COMMENT ON COLUMN kafka.stat_pipelines.rejected_messages IS 'WAL messages with the prefix of produce() that it has not written';
+COMMENT ON COLUMN kafka.stat_pipelines.dead_letters IS 'records among them that tell, on the topic <pipeline>.dead_letter, of one that was too large (option oversize)';
 COMMENT ON COLUMN kafka.stat_pipelines.last_commit_at IS 'when Kafka has committed last';
 COMMENT ON COLUMN kafka.stat_pipelines.last_error IS 'what ended its process last, at last_failure_at';
 COMMENT ON COLUMN kafka.stat_pipelines.waits_for IS

@@ -31,6 +31,7 @@ typedef struct TkCheckpoint
 	int64_t		transactions;
 	int64_t		records;		/* without the progress record */
 	int64_t		bytes;			/* keys and values */
+	int64_t		dead_letters;	/* of the records: those in place of one that was too large */
 	int64_t		first_record_us;	/* when its first record was appended */
 	int64_t		triggered_us;
 	int64_t		acknowledged_us;

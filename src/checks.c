@@ -264,6 +264,8 @@ check_not_reserved(const TkDefinition *d, const TkPipelineOptions *options, cons
 	tk_check_not_progress_topic(topic, psprintf("table %s", table));
 	if (options->transaction_metadata && strcmp(topic, psprintf("%s.transaction", d->name)) == 0)
 		what = "transaction_metadata";
+	else if (options->oversize == TK_OVERSIZE_DEAD_LETTER && strcmp(topic, psprintf("%s.dead_letter", d->name)) == 0)
+		what = "oversize => dead_letter";
 	if (what != NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_DUPLICATE_OBJECT),

@@ -126,9 +126,8 @@ is_purged(int code)
 	return code == RD_KAFKA_RESP_ERR__PURGE_QUEUE || code == RD_KAFKA_RESP_ERR__PURGE_INFLIGHT;
 }
 
-/* The printable beginning of a key, for messages. */
-static void
-describe_key(char *text, size_t size, const char *key, size_t len)
+void
+tk_describe_key(char *text, size_t size, const char *key, size_t len)
 {
 	size_t		i;
 
@@ -151,7 +150,7 @@ describe_failure(TkProducer *p, int code, const char *topic, int32_t partition, 
 	char		key_text[80];
 
 	p->failure_code = code;
-	describe_key(key_text, sizeof(key_text), key, key_len);
+	tk_describe_key(key_text, sizeof(key_text), key, key_len);
 	snprintf(p->failure, sizeof(p->failure), "topic \"%s\" partition %d (%s, %zu bytes): %s%s%s",
 			 topic, (int) partition, key_text, key_len + value_len, rd_kafka_err2str(code),
 			 TK_NEEDS(code, "Write on the topic"),
@@ -206,15 +205,52 @@ make_room(rd_kafka_conf_t *conf, const TkKafkaConf *user, TkKafkaError *error)
 	return true;
 }
 
+/* A number among the handle's properties; SIZE_MAX if there is none. */
+static size_t
+conf_size(const TkProducer *p, const char *property)
+{
+	char		value[32];
+	size_t		size = sizeof(value);
+
+	if (rd_kafka_conf_get(rd_kafka_conf(p->client.rk), property, value, &size) != RD_KAFKA_CONF_OK)
+		return SIZE_MAX;
+	return (size_t) strtoul(value, NULL, 10);
+}
+
 static size_t
 queue_bytes(const TkProducer *p)
 {
-	char		kbytes[32];
-	size_t		size = sizeof(kbytes);
+	size_t		kbytes = conf_size(p, "queue.buffering.max.kbytes");
 
-	if (rd_kafka_conf_get(rd_kafka_conf(p->client.rk), "queue.buffering.max.kbytes", kbytes, &size) != RD_KAFKA_CONF_OK)
-		return SIZE_MAX;
-	return (size_t) atol(kbytes) * 1024;
+	return kbytes == SIZE_MAX ? SIZE_MAX : kbytes * 1024;
+}
+
+size_t
+tk_producer_max_record(const TkProducer *p)
+{
+	return conf_size(p, "message.max.bytes");
+}
+
+size_t
+tk_producer_max_queue(const TkProducer *p)
+{
+	return p->queue_bytes;
+}
+
+size_t
+tk_producer_batch_size(const TkProducer *p)
+{
+	return conf_size(p, "batch.size");
+}
+
+bool
+tk_producer_compresses(const TkProducer *p)
+{
+	char		value[32];
+	size_t		size = sizeof(value);
+
+	return rd_kafka_conf_get(rd_kafka_conf(p->client.rk), "compression.codec", value, &size) == RD_KAFKA_CONF_OK &&
+		strcmp(value, "none") != 0;
 }
 
 TkProducer *
@@ -445,7 +481,7 @@ refused(TkProducer *p, TkProducerTopic *topic, int code, int32_t partition, cons
 	if (status != TK_KAFKA_OK)
 		return status;
 
-	describe_key(key_text, sizeof(key_text), key, key_len);
+	tk_describe_key(key_text, sizeof(key_text), key, key_len);
 	if (code == RD_KAFKA_RESP_ERR_MSG_SIZE_TOO_LARGE || code == RD_KAFKA_RESP_ERR__QUEUE_FULL)
 		return tk_fail(error, TK_KAFKA_ABORT, TK_CAUSE_OVERSIZE, code,
 					   "topic \"%s\": a record (%s) of %zu bytes is larger than %s",
@@ -980,6 +1016,87 @@ tk_topic_create(TkProducer *p, const char *name, const TkTopicSpec *spec, const 
 	return status;
 }
 
+/*
+ * The answer to a question for configurations of topics, or NULL with *status
+ * and *error.  entry: the only one that is asked for.  needs: what to grant.
+ */
+static rd_kafka_event_t *
+describe_configs(TkProducer *p, const char *const *topics, int n, const char *entry, const char *needs,
+				 const char *what, const TkDeadline *deadline, TkKafkaStatus *status, TkKafkaError *error)
+{
+	rd_kafka_ConfigResource_t **requests = calloc((size_t) n + 1, sizeof(*requests));
+	rd_kafka_AdminOptions_t *options;
+	rd_kafka_queue_t *queue;
+	rd_kafka_event_t *event = NULL;
+	int			made;
+
+	if (requests == NULL)
+	{
+		*status = tk_fail(error, TK_KAFKA_FATAL, TK_CAUSE_OUT_OF_MEMORY, 0, "out of memory");
+		return NULL;
+	}
+	for (made = 0; made < n; made++)
+	{
+		requests[made] = rd_kafka_ConfigResource_new(RD_KAFKA_RESOURCE_TOPIC, topics[made]);
+		if (requests[made] == NULL)
+			break;
+		rd_kafka_ConfigResource_set_config(requests[made], entry, "");
+	}
+	if (made < n)
+		*status = tk_fail(error, TK_KAFKA_FATAL, TK_CAUSE_CONFIGURATION, RD_KAFKA_RESP_ERR__INVALID_ARG,
+						  "%s: no such name is possible", what);
+	else
+	{
+		queue = rd_kafka_queue_new(p->client.rk);
+		options = admin_options(p, RD_KAFKA_ADMIN_OP_DESCRIBECONFIGS, deadline);
+		rd_kafka_DescribeConfigs(p->client.rk, requests, (size_t) n, options, queue);
+		event = admin_answer(p, queue, deadline);
+		if (event == NULL)
+			*status = tk_gave_up(&p->client, deadline, what, error);
+		else if (rd_kafka_event_error(event))
+		{
+			*status = admin_failed(p, rd_kafka_event_error(event), rd_kafka_event_error_string(event), needs, what, error);
+			rd_kafka_event_destroy(event);
+			event = NULL;
+		}
+		if (options)
+			rd_kafka_AdminOptions_destroy(options);
+		rd_kafka_queue_destroy(queue);
+	}
+	rd_kafka_ConfigResource_destroy_array(requests, (size_t) made);
+	free(requests);
+	return event;
+}
+
+static const rd_kafka_ConfigResource_t **
+config_resources(rd_kafka_event_t *event, size_t *n)
+{
+	const rd_kafka_DescribeConfigs_result_t *result = rd_kafka_event_DescribeConfigs_result(event);
+
+	*n = 0;
+	return result ? rd_kafka_DescribeConfigs_result_resources(result, n) : NULL;
+}
+
+/* NULL if there is no such entry. */
+static const char *
+config_value(const rd_kafka_ConfigResource_t *resource, const char *entry)
+{
+	size_t		n = 0;
+	const rd_kafka_ConfigEntry_t **entries = rd_kafka_ConfigResource_configs(resource, &n);
+	size_t		i;
+
+	for (i = 0; i < n; i++)
+	{
+		const char *value;
+
+		if (strcmp(rd_kafka_ConfigEntry_name(entries[i]), entry) != 0)
+			continue;
+		value = rd_kafka_ConfigEntry_value(entries[i]);
+		return value ? value : "";
+	}
+	return NULL;
+}
+
 TkKafkaStatus
 tk_topic_config(TkProducer *p, const char *name, const char *entry, const TkKafkaWait *wait,
 				char *value, size_t size, TkKafkaError *error)
@@ -987,66 +1104,76 @@ tk_topic_config(TkProducer *p, const char *name, const char *entry, const TkKafk
 	TkDeadline	deadline = tk_deadline(wait);
 	const char *needs = " (needs the ACL DescribeConfigs on the topic)";
 	char		what[300];
-	rd_kafka_ConfigResource_t *request;
-	rd_kafka_AdminOptions_t *options;
-	rd_kafka_queue_t *queue;
 	rd_kafka_event_t *event;
+	const rd_kafka_ConfigResource_t **resources;
 	TkKafkaStatus status = TK_KAFKA_OK;
+	size_t		n;
+	int			code;
 
 	snprintf(what, sizeof(what), "configuration of topic \"%s\"", name);
-	request = rd_kafka_ConfigResource_new(RD_KAFKA_RESOURCE_TOPIC, name);
-	if (request == NULL)
-		return tk_fail(error, TK_KAFKA_FATAL, TK_CAUSE_CONFIGURATION, RD_KAFKA_RESP_ERR__INVALID_ARG,
-					   "%s: no such name is possible", what);
-	queue = rd_kafka_queue_new(p->client.rk);
-	options = admin_options(p, RD_KAFKA_ADMIN_OP_DESCRIBECONFIGS, &deadline);
-	rd_kafka_DescribeConfigs(p->client.rk, &request, 1, options, queue);
-	event = admin_answer(p, queue, &deadline);
+	event = describe_configs(p, &name, 1, entry, needs, what, &deadline, &status, error);
 	if (event == NULL)
-		status = tk_gave_up(&p->client, &deadline, what, error);
-	else if (rd_kafka_event_error(event))
-		status = admin_failed(p, rd_kafka_event_error(event), rd_kafka_event_error_string(event), needs, what, error);
+		return status;
+	resources = config_resources(event, &n);
+	code = n == 1 ? rd_kafka_ConfigResource_error(resources[0]) : RD_KAFKA_RESP_ERR__BAD_MSG;
+	if (code)
+	{
+		const char *text = n == 1 ? rd_kafka_ConfigResource_error_string(resources[0]) : NULL;
+
+		status = admin_failed(p, code, text ? text : rd_kafka_err2str(code), needs, what, error);
+	}
 	else
 	{
-		const rd_kafka_DescribeConfigs_result_t *result = rd_kafka_event_DescribeConfigs_result(event);
-		size_t		n = 0;
-		size_t		nentries = 0;
-		size_t		i;
-		const rd_kafka_ConfigResource_t **resources =
-		result ? rd_kafka_DescribeConfigs_result_resources(result, &n) : NULL;
-		int			code = n == 1 ? rd_kafka_ConfigResource_error(resources[0]) : RD_KAFKA_RESP_ERR__BAD_MSG;
+		const char *text = config_value(resources[0], entry);
 
-		if (code)
-		{
-			const char *text = n == 1 ? rd_kafka_ConfigResource_error_string(resources[0]) : NULL;
-
-			status = admin_failed(p, code, text ? text : rd_kafka_err2str(code), needs, what, error);
-		}
+		if (text == NULL)
+			status = tk_fail(error, TK_KAFKA_FATAL, TK_CAUSE_CONFIGURATION, 0, "%s has no entry \"%s\"", what, entry);
 		else
+			snprintf(value, size, "%s", text);
+	}
+	rd_kafka_event_destroy(event);
+	if (status != TK_KAFKA_OK)
+		return status;
+	tk_client_healthy(&p->client);
+	return tk_ok(error);
+}
+
+TkKafkaStatus
+tk_topic_limits(TkProducer *p, const char *const *topics, int n, const TkKafkaWait *wait, size_t *limits,
+				TkKafkaError *error)
+{
+	TkDeadline	deadline = tk_deadline(wait);
+	TkKafkaStatus status = TK_KAFKA_OK;
+	rd_kafka_event_t *event;
+	const rd_kafka_ConfigResource_t **resources;
+	size_t		nresources;
+	size_t		i;
+	int			j;
+
+	for (j = 0; j < n; j++)
+		limits[j] = 0;
+	event = describe_configs(p, topics, n, "max.message.bytes", " (needs the ACL DescribeConfigs on the topics)",
+							 "configuration of topics", &deadline, &status, error);
+	if (event == NULL)
+		return status;
+	resources = config_resources(event, &nresources);
+	for (i = 0; i < nresources; i++)
+	{
+		const char *value = rd_kafka_ConfigResource_error(resources[i]) == 0 ?
+		config_value(resources[i], "max.message.bytes") : NULL;
+
+		/* In the order of the question; but that is nowhere promised. */
+		for (j = 0; j < n && value != NULL; j++)
 		{
-			const rd_kafka_ConfigEntry_t **entries = rd_kafka_ConfigResource_configs(resources[0], &nentries);
+			int			at = (int) ((i + (size_t) j) % (size_t) n);
 
-			status = TK_KAFKA_FATAL;
-			for (i = 0; i < nentries && status != TK_KAFKA_OK; i++)
-			{
-				const char *text = rd_kafka_ConfigEntry_value(entries[i]);
-
-				if (strcmp(rd_kafka_ConfigEntry_name(entries[i]), entry) != 0)
-					continue;
-				snprintf(value, size, "%s", text ? text : "");
-				status = tk_ok(error);
-			}
-			if (status != TK_KAFKA_OK)
-				tk_fail(error, TK_KAFKA_FATAL, TK_CAUSE_CONFIGURATION, 0, "%s has no entry \"%s\"", what, entry);
+			if (strcmp(rd_kafka_ConfigResource_name(resources[i]), topics[at]) != 0)
+				continue;
+			limits[at] = (size_t) strtoul(value, NULL, 10);
+			break;
 		}
 	}
-	if (event)
-		rd_kafka_event_destroy(event);
-	if (options)
-		rd_kafka_AdminOptions_destroy(options);
-	rd_kafka_ConfigResource_destroy(request);
-	rd_kafka_queue_destroy(queue);
-	if (status == TK_KAFKA_OK)
-		tk_client_healthy(&p->client);
-	return status;
+	rd_kafka_event_destroy(event);
+	tk_client_healthy(&p->client);
+	return tk_ok(error);
 }

@@ -75,6 +75,15 @@ typedef struct TkKeyValue
 extern TkKafkaStatus tk_producer_send_batch(TkProducer *p, TkProducerTopic *topic, const TkKeyValue *records, int n,
 											int *sent, TkKafkaError *error);
 
+/* The handle's own limits: message.max.bytes, the queue's bytes of values, batch.size.  Does it compress? */
+extern size_t tk_producer_max_record(const TkProducer *p);
+extern size_t tk_producer_max_queue(const TkProducer *p);
+extern size_t tk_producer_batch_size(const TkProducer *p);
+extern bool tk_producer_compresses(const TkProducer *p);
+
+/* The printable beginning of a key, for messages. NULL: there is none. */
+extern void tk_describe_key(char *text, size_t size, const char *key, size_t len);
+
 /* Serves delivery reports, errors and logs for at most timeout_ms (0: only what is there). */
 extern void tk_producer_poll(TkProducer *p, int timeout_ms);
 
@@ -146,6 +155,13 @@ extern TkKafkaStatus tk_topic_describe(TkProducer *p, const char *topic, const T
 /* Creates it and waits until it has leaders; an existing topic is no error. */
 extern TkKafkaStatus tk_topic_create(TkProducer *p, const char *topic, const TkTopicSpec *spec,
 									 const TkKafkaWait *wait, TkKafkaError *error);
+
+/*
+ * The max.message.bytes of existing topics, asked for all at once; 0 where it
+ * may not be asked.  An error of one topic is no error.
+ */
+extern TkKafkaStatus tk_topic_limits(TkProducer *p, const char *const *topics, int n, const TkKafkaWait *wait,
+									 size_t *limits, TkKafkaError *error);
 
 /* Copies the value of one configuration entry of an existing topic; RETRY/FATAL as usual. */
 extern TkKafkaStatus tk_topic_config(TkProducer *p, const char *topic, const char *entry, const TkKafkaWait *wait,

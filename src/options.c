@@ -45,6 +45,7 @@ typedef enum OptionKind
 	OPTION_ENVELOPE,
 	OPTION_JSON_MODE,
 	OPTION_SCALARS,
+	OPTION_OVERSIZE,
 	OPTION_OPERATIONS,			/* int, bits */
 	OPTION_CONFIGS,				/* object of strings */
 	OPTION_KEYS					/* List of char * */
@@ -80,6 +81,7 @@ static const OptionSpec pipeline_specs[] = {
 	{"schemas", OPTION_BOOL, PIPELINE(schemas), 0, 0},
 	{"metadata_headers", OPTION_BOOL, PIPELINE(metadata_headers), 0, 0},
 	{"transaction_metadata", OPTION_BOOL, PIPELINE(transaction_metadata), 0, 0},
+	{"oversize", OPTION_OVERSIZE, PIPELINE(oversize), 0, 0},
 	{"create_topics", OPTION_BOOL, PIPELINE(create_topics), 0, 0},
 	{"topic_partitions", OPTION_INT, PIPELINE(topic_partitions), 1, 100000},
 	{"topic_replication_factor", OPTION_INT, PIPELINE(topic_replication_factor), 1, 1000},
@@ -344,6 +346,14 @@ parse_value(const OptionSpec *spec, const JsonbValue *value, char *target, const
 			else
 				bad_value(what, spec, text, "\"readable\" or \"debezium\"");
 			return;
+		case OPTION_OVERSIZE:
+			if (text != NULL && strcmp(text, "fail") == 0)
+				*(TkOversize *) field = TK_OVERSIZE_FAIL;
+			else if (text != NULL && strcmp(text, "dead_letter") == 0)
+				*(TkOversize *) field = TK_OVERSIZE_DEAD_LETTER;
+			else
+				bad_value(what, spec, text, "\"fail\" or \"dead_letter\"");
+			return;
 		case OPTION_OPERATIONS:
 			*(int *) field = parse_operations(value);
 			if (*(int *) field == 0)
@@ -419,6 +429,7 @@ tk_parse_pipeline_options(Jsonb *options, const char *what)
 	result->operations = TK_OP_INSERT | TK_OP_UPDATE | TK_OP_DELETE;
 	result->json = TK_JSON_DEFAULT;
 	result->scalars = TK_SCALARS_READABLE;
+	result->oversize = TK_OVERSIZE_FAIL;
 	result->create_topics = true;
 	result->topic_partitions = -1;
 	result->topic_replication_factor = -1;

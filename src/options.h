@@ -26,6 +26,13 @@ extern const char *const tk_operation_names[TK_OPERATIONS];
 /* Each has a producer of its own, with its threads. */
 #define TK_MAX_CONCURRENT_CHECKPOINTS 7
 
+/* What becomes of a record that is larger than Kafka takes */
+typedef enum TkOversize
+{
+	TK_OVERSIZE_FAIL,			/* the pipeline stops */
+	TK_OVERSIZE_DEAD_LETTER		/* another topic gets a description of it */
+} TkOversize;
+
 typedef struct TkPipelineOptions
 {
 	int			checkpoint_interval;	/* ms */
@@ -46,6 +53,7 @@ typedef struct TkPipelineOptions
 	bool		schemas;
 	bool		metadata_headers;
 	bool		transaction_metadata;
+	TkOversize	oversize;
 	bool		create_topics;
 	int			topic_partitions;	/* -1: the broker's default */
 	int			topic_replication_factor;	/* -1: likewise */

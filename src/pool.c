@@ -36,15 +36,48 @@ tk_no_redrive(const TkKafkaError *error)
 	logged = true;
 }
 
+/*
+ * The server's properties, but with batches that every topic takes that is
+ * known: librdkafka has one batch.size for all, and the broker refuses a batch
+ * that is over the topic's max.message.bytes.
+ */
+static TkKafkaConf
+producer_conf(void)
+{
+	TkKafkaConf conf = *tk_pipeline.conf;
+	TkKafkaProperty *properties;
+
+	if (tk_pipeline.entry->batch_limit == 0)
+		return conf;
+	properties = palloc((conf.nproperties + 1) * sizeof(TkKafkaProperty));
+	memcpy(properties, conf.properties, conf.nproperties * sizeof(TkKafkaProperty));
+	for (int i = 0; i < conf.nproperties; i++)
+	{
+		/* The user's are smaller? */
+		if (strcmp(properties[i].name, "batch.size") != 0)
+			continue;
+		if (strtoll(properties[i].value, NULL, 10) <= tk_pipeline.entry->batch_limit)
+			return conf;
+		properties[i] = properties[--conf.nproperties];
+		break;
+	}
+	properties[conf.nproperties].name = "batch.size";
+	properties[conf.nproperties].value = psprintf(INT64_FORMAT, tk_pipeline.entry->batch_limit);
+	conf.nproperties++;
+	conf.properties = properties;
+	return conf;
+}
+
 static void
 create_producer(int i)
 {
 	TkPipeline *p = &tk_pipeline;
+	TkKafkaConf conf = producer_conf();
 	TkKafkaError error;
 	char	   *id = tk_transactional_id(p->prefix, i);
 	TkDescriber *describer;
 
-	p->producers[i] = tk_producer_create(p->conf, id, p->options->transaction_timeout, &error);
+	p->producers[i] = tk_producer_create(&conf, id, p->options->transaction_timeout, &error);
 	if (p->producers[i] == NULL)
 		tk_kafka_failed("creating a producer", &error);
 	describer = tk_describer_create(p->conf, id, &error);

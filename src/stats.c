@@ -271,6 +271,7 @@ tk_stats_opened(const TkCheckpoint *checkpoint, int64 commit_us)
 	running->transactions = checkpoint->transactions;
 	running->records = checkpoint->records;
 	running->bytes = checkpoint->bytes;
+	running->dead_letters = checkpoint->dead_letters;
 	end_change(running);
 }
 
@@ -281,6 +282,7 @@ copy_size(TkRunning *running, const TkCheckpoint *checkpoint)
 	running->transactions = checkpoint->transactions;
 	running->records = checkpoint->records;
 	running->bytes = checkpoint->bytes;
+	running->dead_letters = checkpoint->dead_letters;
 }
 
 void
@@ -328,6 +330,7 @@ note_completed(TkCompleted *completed, TkRunning *running, TimestampTz now)
 	c->transactions += completed->transactions;
 	c->records += records;
 	c->bytes += bytes;
+	c->dead_letters += completed->dead_letters;
 	if (s->second != second)
 	{
 		memset(s, 0, sizeof(*s));
@@ -355,6 +358,7 @@ measure_completed(const TkCheckpoint *checkpoint, TkRunning *running, TimestampT
 
 	completed.measured = true;
 	completed.transactions = checkpoint->transactions;
+	completed.dead_letters = checkpoint->dead_letters;
 	values[TK_MEASURE_DURATION] = checkpoint->committed_us - checkpoint->triggered_us;
 	values[TK_MEASURE_FLUSH] = checkpoint->acknowledged_us - checkpoint->triggered_us;
 	values[TK_MEASURE_POSTGRES_COMMIT] = checkpoint->prepared_us - checkpoint->acknowledged_us;
@@ -495,6 +499,7 @@ tk_stats_resolved(int64 checkpoint_id, TkOutcome outcome)
 			TkCompleted completed = {0};
 
 			completed.transactions = running->transactions;
+			completed.dead_letters = running->dead_letters;
 			completed.values[TK_MEASURE_RECORDS] = running->records;
 			completed.values[TK_MEASURE_BYTES] = running->bytes;
 			note_completed(&completed, running, now);

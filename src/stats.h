@@ -87,6 +87,7 @@ typedef struct TkRunning
 	int64		transactions;
 	int64		records;
 	int64		bytes;
+	int64		dead_letters;
 } TkRunning;
 
 typedef struct TkCompleted
@@ -95,6 +96,7 @@ typedef struct TkCompleted
 	TimestampTz at;
 	bool		measured;		/* false: a start has found it committed, so nobody saw how long it took */
 	int64		transactions;
+	int64		dead_letters;
 	int64		values[TK_MEASURES];
 } TkCompleted;
 
@@ -138,6 +140,7 @@ typedef struct TkCounted
 	int64		transactions;
 	int64		records;
 	int64		bytes;
+	int64		dead_letters;
 
 	TkCompleted last_completed;
 	TkFailed	last_failed;

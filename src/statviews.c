@@ -150,6 +150,7 @@ add_live(const TkPipelineEntry *entry, const TkStats *stats, ReturnSetInfo *set)
 	put_bigint(&row, s->counted.records);
 	put_bigint(&row, s->counted.bytes);
 	put_bigint(&row, (int64) pg_atomic_read_u64(&e->rejected));
+	put_bigint(&row, s->counted.dead_letters);
 	put_time(&row, s->last_commit_at);
 	put_time(&row, s->last_error_at);
 	put_text(&row, s->last_error_at != 0 ? s->last_error : NULL);

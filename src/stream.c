@@ -21,6 +21,8 @@
 #include "utils/timestamp.h"
 
 #include "append.h"
+#include "large.h"
+#include "oversize.h"
 #include "pg_compat.h"
 #include "pipeline.h"
 #include "produce.h"
@@ -96,6 +98,7 @@ tk_stream_init(void)
 	tk_transaction_commit();
 
 	tk_topics_init();
+	tk_large_init(&encode_options);
 	if (tk_pipeline.options->transaction_metadata)
 	{
 		char		topic[TK_TOPIC_MAX + 1];
@@ -117,13 +120,54 @@ open_checkpoint(void)
 	tk_stats_opened(&tk_pipeline.checkpoint, transaction.commit_us);
 }
 
-/* What an encoder has written. */
-static void
-append_encoded(TkTopicRoute *route, const TkRecord *record)
+static char
+op_of(const TkChange *change)
 {
-	tk_append(route, TK_PARTITION_BY_KEY, record->key, record->value);
+	switch (change->operation)
+	{
+		case TK_INSERT:
+			return 'c';
+		case TK_UPDATE:
+			return 'u';
+		case TK_DELETE:
+			return 'd';
+		case TK_TRUNCATE:
+			return 't';
+	}
+	return 0;
+}
+
+/* Of what a record says of its transaction, so short that it goes with what is sent in its place. */
+static bool
+stays(const TkHeader *header)
+{
+	return strncmp(header->name, "pg.", 3) == 0 && strcmp(header->name, "pg.unavailable") != 0;
+}
+
+/* What an encoder has written. change: what it is of; NULL: no row. */
+static void
+append_encoded(TkTopicRoute *route, const TkRecord *record, const TkChange *change)
+{
+	TkSpan		key = record->key;
+	TkSpan		value = record->value;
+	size_t		bytes = key.len + value.len;
+	bool		replaced = false;
+
 	for (int i = 0; i < record->nheaders; i++)
-		tk_append_header(record->headers[i].name, 0, record->headers[i].value);
+		bytes += record->headers[i].value.len;
+	if (tk_maybe_large(route, bytes))
+	{
+		size_t		headers = 0;
+
+		for (int i = 0; i < record->nheaders; i++)
+			headers += tk_header_size(strlen(record->headers[i].name), record->headers[i].value);
+		replaced = tk_large_replaced(&route, change ? change->relation : NULL, change ? op_of(change) : 0, &key, &value,
+									 headers, record->nheaders, &transaction, change ? change->lsn : transaction.commit_lsn);
+	}
+	tk_append(route, TK_PARTITION_BY_KEY, key, value);
+	for (int i = 0; i < record->nheaders; i++)
+		if (!replaced || stays(&record->headers[i]))
+			tk_append_header(record->headers[i].name, 0, record->headers[i].value);
 	transaction_records++;
 }
 
@@ -151,7 +195,7 @@ send_transaction_marker(bool end)
 
 	tk_encode_transaction(&encode_options, &transaction, end, collections, ncollections, buffer, &record);
 	check_buffer(buffer, NULL);
-	append_encoded(transaction_route, &record);
+	append_encoded(transaction_route, &record, NULL);
 }
 
 static void
@@ -214,7 +258,8 @@ stream_change(const TkChange *change)
 	n = encoder->encode(&encode_options, relation->plan, &transaction, change, buffer, records);
 	check_buffer(buffer, relation);
 	for (int i = 0; i < n; i++)
-		append_encoded(relation->route, &records[i]);
+		append_encoded(relation->route, &records[i], change);
+	check_buffer(buffer, relation);
 	tk_append_done(encode_options.metadata_headers);
 }
 
@@ -246,16 +291,55 @@ keep_bytes(TkBuffer *buffer, TkMessageBytes bytes)
 	return span;
 }
 
+/* What its headers take in a record. */
+static size_t
+produced_headers(const TkMessage *message, const TkProduced *produced)
+{
+	size_t		at = produced->headers_at;
+	size_t		size = 0;
+
+	for (int i = 0; i < produced->nheaders; i++)
+	{
+		TkMessageBytes name;
+		TkMessageBytes value;
+
+		tk_message_header(message->content, &at, &name, &value);
+		size += tk_header_size(name.len, value.data == NULL ? TK_NULL_SPAN : (TkSpan) {0, value.len});
+	}
+	return size;
+}
+
+static void
+append_produced_headers(const TkMessage *message, const TkProduced *produced)
+{
+	TkBuffer   *buffer = tk_append_buffer();
+	size_t		at = produced->headers_at;
+
+	for (int i = 0; i < produced->nheaders; i++)
+	{
+		TkMessageBytes name;
+		TkMessageBytes value;
+		size_t		name_at = buffer->len;
+
+		tk_message_header(message->content, &at, &name, &value);
+		tk_buffer_append(buffer, name.data, name.len);
+		tk_buffer_char(buffer, '\0');
+		tk_append_header(NULL, name_at, keep_bytes(buffer, value));
+	}
+}
+
 /* A record of kafka.produce(): its bytes go out as they are. */
 static void
-stream_message(const TkMessage *message)
+stream_message(const TkMessage *message, XLogRecPtr lsn)
 {
 	TkBuffer   *buffer = tk_append_buffer();
 	TkProduced	produced;
 	TkTopicRoute *route;
 	TkSpan		key;
+	TkSpan		value;
+	int			partition = TK_PARTITION_BY_KEY;
+	bool		replaced;
 	char		topic[TK_TOPIC_MAX + 1];
-	size_t		at;
 
 	if (strcmp(message->prefix, TK_MESSAGE_PREFIX) != 0)
 		return;
@@ -286,20 +370,16 @@ stream_message(const TkMessage *message)
 		check_buffer(buffer, NULL);
 	route = tk_find_route(topic);
 	key = keep_bytes(buffer, produced.key);
-	tk_append(route, produced.partition < 0 ? TK_PARTITION_BY_KEY : produced.partition, key,
-			  keep_bytes(buffer, produced.value));
-	at = produced.headers_at;
-	for (int i = 0; i < produced.nheaders; i++)
-	{
-		TkMessageBytes name;
-		TkMessageBytes value;
-		size_t		name_at = buffer->len;
-
-		tk_message_header(message->content, &at, &name, &value);
-		tk_buffer_append(buffer, name.data, name.len);
-		tk_buffer_char(buffer, '\0');
-		tk_append_header(NULL, name_at, keep_bytes(buffer, value));
-	}
+	value = keep_bytes(buffer, produced.value);
+	replaced = tk_maybe_large(route, message->content_len) &&
+		tk_large_replaced(&route, NULL, 0, &key, &value, produced_headers(message, &produced), produced.nheaders,
+						  &transaction, lsn);
+	check_buffer(buffer, NULL);
+	if (!replaced && produced.partition >= 0)
+		partition = produced.partition;
+	tk_append(route, partition, key, value);
+	if (!replaced)
+		append_produced_headers(message, &produced);
 	transaction_records++;
 	tk_append_done(encode_options.metadata_headers);
 }
@@ -370,7 +450,7 @@ tk_stream_message(StringInfo bytes, XLogRecPtr lsn)
 			}
 			break;
 		case TK_MESSAGE_LOGICAL:
-			stream_message(&message);
+			stream_message(&message, lsn);
 			break;
 		case TK_MESSAGE_RELATION:
 		case TK_MESSAGE_OTHER:

@@ -26,12 +26,18 @@
 
 #include "pg_compat.h"
 #include "route.h"
+#include "large.h"
 #include "topics.h"
 
 /* How long a topic may take to be described or created. */
 #define TOPIC_PATIENCE_US INT64CONST(30000000)
 
+/* How long a start waits to be told the limits of topics, and of so many at a time. */
+#define LIMITS_PATIENCE_US INT64CONST(5000000)
+#define LIMITS_AT_A_TIME 200
+
 static HTAB *routes;
+static bool started = false;	/* the topics of all tables are there, and their limits have been asked for */
 
 void
 tk_topics_init(void)
@@ -100,6 +106,87 @@ route_entry(const char *topic)
 	return route;
 }
 
+/*
+ * Asks for the topics' max.message.bytes; where that is not to be had, the
+ * broker's refusal will tell.
+ */
+static void
+ask_limits(TkTopicRoute **asked, int n)
+{
+	TkProducer *producer = tk_pipeline.producers[tk_pipeline.current];
+	int64		deadline = tk_now_us() + LIMITS_PATIENCE_US;
+	const char *topics[LIMITS_AT_A_TIME];
+	size_t		limits[LIMITS_AT_A_TIME];
+	TkKafkaStatus status;
+	TkKafkaError error;
+
+	for (int i = 0; i < n; i++)
+		topics[i] = asked[i]->topic;
+	while ((status = tk_topic_limits(producer, topics, n, &tk_kafka_slice, limits, &error)) == TK_KAFKA_RETRY &&
+		   tk_now_us() < deadline)
+		(void) tk_kafka_again(status, &error, PG_INT64_MAX, "reading the limits of topics");
+	if (status != TK_KAFKA_OK)
+		ereport(LOG,
+				(errmsg("pipeline \"%s\" can't ask for the limits of its topics: %s",
+						NameStr(tk_pipeline.entry->name), error.message),
+				 errdetail("A record that is larger than one takes is found out by sending it.")));
+	for (int i = 0; i < n; i++)
+	{
+		asked[i]->asked = true;
+		asked[i]->max_batch = status == TK_KAFKA_OK ? limits[i] : 0;
+		tk_large_note_limit(asked[i]);
+	}
+}
+
+/* Batches of the producers' size would be too large for that topic; true: now that is known. */
+static bool
+batches_too_large(const TkTopicRoute *route)
+{
+	TkPipelineEntry *entry = tk_pipeline.entry;
+
+	if (route->max_batch == 0 || route->max_batch >= tk_producer_batch_size(tk_pipeline.producers[tk_pipeline.current]))
+		return false;
+	if (entry->batch_limit == 0 || (int64) route->max_batch < entry->batch_limit)
+		entry->batch_limit = (int64) route->max_batch;
+	return true;
+}
+
+/* At the start: of all topics that exist, before the first transaction is begun. */
+static void
+ask_all_limits(void)
+{
+	HASH_SEQ_STATUS status;
+	TkTopicRoute *route;
+	TkTopicRoute *asked[LIMITS_AT_A_TIME];
+	int			n = 0;
+	bool		renew = false;
+
+	hash_seq_init(&status, routes);
+	while ((route = hash_seq_search(&status)) != NULL)
+	{
+		if (!route->exists || route->asked)
+			continue;
+		asked[n++] = route;
+		if (n == LIMITS_AT_A_TIME)
+		{
+			ask_limits(asked, n);
+			n = 0;
+		}
+	}
+	if (n > 0)
+		ask_limits(asked, n);
+
+	hash_seq_init(&status, routes);
+	while ((route = hash_seq_search(&status)) != NULL)
+		renew |= batches_too_large(route);
+	if (renew)
+	{
+		for (int i = 0; i < tk_pipeline.pool_size; i++)
+			tk_pool_renew(i);
+	}
+	started = true;
+}
+
 static void
 ensure_route(TkTopicRoute *route)
 {
@@ -113,6 +200,16 @@ ensure_route(TkTopicRoute *route)
 	spec.configs = tk_pipeline.options->topic_configs;
 	tk_ensure_topic(route->topic, &spec);
 	route->exists = true;
+	if (!started)
+		return;
+	ask_limits(&route, 1);
+
+	/* A transaction may be open, and records on their way: a start knows it then. */
+	if (batches_too_large(route))
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("pipeline \"%s\" starts anew with smaller batches: topic \"%s\" takes no more than %zu bytes",
+						NameStr(tk_pipeline.entry->name), route->topic, route->max_batch)));
 }
 
 TkTopicRoute *
@@ -292,6 +389,7 @@ tk_stream_ensure_topics(void)
 
 	foreach(lc, theirs)
 		ensure_route((TkTopicRoute *) lfirst(lc));
+	ask_all_limits();
 	list_free(theirs);
 	list_free_deep(tables);
 }
