@@ -94,6 +94,9 @@ extern TkPropertyClass tk_kafka_property_class(const char *name);
 /* The nearest allowed name, for a hint; NULL if none is near. */
 extern const char *tk_kafka_property_closest(const char *name);
 
+/* The longest value of a property that is taken, in bytes. */
+extern size_t tk_kafka_property_max(const char *name);
+
 /* Asks librdkafka itself. Needs no broker and starts no thread. */
 extern bool tk_kafka_property_check(const char *name, const char *value, char *why, size_t size);
 

@@ -3,7 +3,7 @@
  *	  librdkafka's properties: who may set which, and setting them.
  *
  * The list below is an allow-list and names every property of librdkafka
- * 2.0.2 to 2.14, so a name that is missing from it is UNKNOWN and refused,
+ * 2.0.2 to 2.16, so a name that is missing from it is UNKNOWN and refused,
  * whatever a newer library would do with it.  The classes follow from what a
  * property can reach: a file, a program, a library or another host of the
  * database server's network (SUPERUSER); something that must not be shown
@@ -109,6 +109,7 @@ static const Property properties[] = {
 	SERVER("sasl.oauthbearer.assertion.claim.jti.include"),
 	SERVER("sasl.oauthbearer.assertion.claim.nbf.seconds"),
 	SERVER("sasl.oauthbearer.assertion.claim.sub"),
+	SERVER("sasl.oauthbearer.sub.claim.name"),
 
 	SECRET("sasl.username"),
 	SECRET("sasl.password"),
@@ -229,6 +230,8 @@ static const Property properties[] = {
 	RESERVED("heartbeat.interval.ms"),
 	RESERVED("coordinator.query.interval.ms"),
 	RESERVED("max.poll.interval.ms"),
+	RESERVED("max.poll.records"),
+	RESERVED("share.acknowledgement.mode"),
 	RESERVED("enable.auto.commit"),
 	RESERVED("auto.commit.enable"),
 	RESERVED("auto.commit.interval.ms"),
@@ -288,6 +291,25 @@ bool
 tk_property_is_secret(const char *name)
 {
 	return tk_kafka_property_class(name) == TK_PROPERTY_SECRET;
+}
+
+/*
+ * librdkafka copies names and passwords to the stacks of its threads, and a
+ * key's password into a buffer of OpenSSL's of 1024 bytes whose end it doesn't
+ * look at (2.0.2): what is longer could end the process, and with it the server.
+ */
+#define VALUE_MAX_LEN		(16 * 1024)
+#define PEM_MAX_LEN			(1024 * 1024)
+#define KEY_PASSWORD_MAX_LEN 1023
+
+size_t
+tk_kafka_property_max(const char *name)
+{
+	size_t		len = strlen(name);
+
+	if (strcmp(name, "ssl.key.password") == 0)
+		return KEY_PASSWORD_MAX_LEN;
+	return len > 4 && strcmp(name + len - 4, ".pem") == 0 ? PEM_MAX_LEN : VALUE_MAX_LEN;
 }
 
 #define NAME_MAX_LEN 64
@@ -379,6 +401,12 @@ tk_conf_set(rd_kafka_conf_t *conf, const char *name, const char *value, TkKafkaE
 {
 	char		why[400] = "";
 
+	if (strlen(value) > tk_kafka_property_max(name))
+	{
+		tk_fail(error, TK_KAFKA_FATAL, TK_CAUSE_CONFIGURATION, RD_KAFKA_RESP_ERR__INVALID_ARG,
+				"the value of property \"%s\" is longer than %zu bytes", name, tk_kafka_property_max(name));
+		return false;
+	}
 	if (rd_kafka_conf_set(conf, name, value, why, sizeof(why)) == RD_KAFKA_CONF_OK)
 		return true;
 	if (tk_property_is_secret(name))

@@ -556,6 +556,13 @@ check_property(DefElem *def, Oid catalog)
 			break;
 	}
 
+	if (strlen(value) > tk_kafka_property_max(def->defname))
+		ereport(ERROR,
+				(errcode(ERRCODE_FDW_INVALID_ATTRIBUTE_VALUE),
+				 errmsg("value of option \"%s\" is too long", def->defname),
+				 errdetail("It has %zu bytes; at most %zu are possible.", strlen(value),
+						   tk_kafka_property_max(def->defname))));
+
 	/* librdkafka's text may repeat the value, so a secret's is not shown.  Some of its texts end with a newline. */
 	if (!tk_kafka_property_check(def->defname, value, why, sizeof(why)))
 	{

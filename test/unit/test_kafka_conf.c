@@ -92,6 +92,36 @@ librdkafka_judges_values(void)
 	CHECK(strstr(why, "set by the extension") != NULL);
 }
 
+/* librdkafka puts some of them on its threads' stacks, or into buffers that it takes for large enough. */
+static void
+a_value_has_a_longest_length(void)
+{
+	static const struct
+	{
+		const char *name;
+		size_t		max;
+	}			cases[] = {{"sasl.username", 16384}, {"sasl.password", 16384}, {"client.id", 16384},
+	{"ssl.key.password", 1023}, {"ssl.ca.pem", 1024 * 1024}, {"ssl.key.pem", 1024 * 1024}};
+	char	   *value = malloc(1024 * 1024 + 2);
+	char		why[300];
+	size_t		i;
+
+	for (i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
+	{
+		size_t		max = cases[i].max;
+
+		CHECK_INT(tk_kafka_property_max(cases[i].name), max);
+		memset(value, 'x', max + 1);
+		value[max + 1] = '\0';
+		CHECK(!tk_kafka_property_check(cases[i].name, value, why, sizeof(why)));
+		CHECK(strstr(why, cases[i].name) != NULL);
+		CHECK(strstr(why, "is longer than") != NULL);
+		value[max] = '\0';
+		CHECK(tk_kafka_property_check(cases[i].name, value, why, sizeof(why)));
+	}
+	free(value);
+}
+
 static void
 a_handle_refuses_what_is_not_the_users(void)
 {
@@ -125,6 +155,7 @@ main(void)
 	classes_follow_what_a_property_can_reach();
 	the_nearest_name_is_offered();
 	librdkafka_judges_values();
+	a_value_has_a_longest_length();
 	a_handle_refuses_what_is_not_the_users();
 	return unit_done();
 }
