@@ -368,13 +368,74 @@ tk_kafka_next_log(int *level, char *line, size_t size)
 	return found;
 }
 
+/*
+ * librdkafka says of a certificate only that it "could not be verified"; why is
+ * told here, by the thread that speaks with the broker.  It is believed nothing
+ * that OpenSSL does not believe.
+ */
+static int
+on_certificate(rd_kafka_t *rk, const char *broker, int32_t broker_id, int *x509_error, int depth, const char *der,
+			   size_t size, char *why, size_t why_size, void *opaque)
+{
+	TkClient   *client = opaque;
+	const char *problem;
+
+	(void) rk;
+	(void) broker_id;
+	(void) der;
+	(void) size;
+	if (*x509_error == 0)
+		return 1;
+	problem = tk_certificate_problem(*x509_error);
+	snprintf(why, why_size, "%s", problem);
+	pthread_mutex_lock(&trouble_mutex);
+	snprintf(client->certificate, sizeof(client->certificate), "%s of %s is refused: %s",
+			 depth == 0 ? "the certificate" : "a CA certificate", broker, problem);
+	pthread_mutex_unlock(&trouble_mutex);
+	return 0;
+}
+
+/*
+ * Up to 2.6.0 librdkafka sends its nonce twice in SCRAM's last message.  Brokers
+ * look only at its end up to 3.9; from 4.0 on they answer as to a wrong password.
+ */
+#define SCRAM_MENDED 0x020601ff
+
+static const char *
+scram_fault(rd_kafka_t *rk)
+{
+	char		mechanism[64] = "";
+	size_t		size = sizeof(mechanism);
+
+	if (rd_kafka_version() >= SCRAM_MENDED ||
+		rd_kafka_conf_get(rd_kafka_conf(rk), "sasl.mechanisms", mechanism, &size) != RD_KAFKA_CONF_OK ||
+		strncmp(mechanism, "SCRAM-", 6) != 0)
+		return "";
+	return " (or because librdkafka is older than 2.6.1: its SCRAM is refused by brokers from 4.0 on)";
+}
+
+/* In TLS 1.3 a broker looks at our certificate when the handshake is over for us: librdkafka has lost a connection. */
+static const char *
+alert_of(rd_kafka_t *rk, const char *reason)
+{
+	const char *alert = strstr(reason, "SSL alert number ");
+
+	return alert ? tk_alert_means(rd_kafka_conf(rk), atoi(alert + strlen("SSL alert number "))) : NULL;
+}
+
 static void
 on_error(rd_kafka_t *rk, int code, const char *reason, void *opaque)
 {
 	TkClient   *client = opaque;
 	TkKafkaCause cause = tk_cause(code);
+	const char *alert = NULL;
 
-	(void) rk;
+	if ((code == RD_KAFKA_RESP_ERR__TRANSPORT || code == RD_KAFKA_RESP_ERR__SSL) &&
+		(alert = alert_of(rk, reason)) != NULL)
+	{
+		code = RD_KAFKA_RESP_ERR__SSL;
+		cause = TK_CAUSE_AUTHENTICATION;
+	}
 	if (cause != TK_CAUSE_UNREACHABLE && cause != TK_CAUSE_AUTHENTICATION)
 		return;
 	/* "All brokers down" only sums up what came before, and a lost connection often follows a refused password. */
@@ -383,7 +444,14 @@ on_error(rd_kafka_t *rk, int code, const char *reason, void *opaque)
 		!(tk_cause(client->trouble_code) == TK_CAUSE_AUTHENTICATION && cause == TK_CAUSE_UNREACHABLE))
 	{
 		client->trouble_code = code;
-		snprintf(client->trouble, sizeof(client->trouble), "%s", reason);
+		if (alert)
+			snprintf(client->trouble, sizeof(client->trouble), "%s: %.*s", alert, (int) strcspn(reason, "("), reason);
+		else if (code == RD_KAFKA_RESP_ERR__SSL && client->certificate[0] != '\0')
+			snprintf(client->trouble, sizeof(client->trouble), "%s", client->certificate);
+		else
+			snprintf(client->trouble, sizeof(client->trouble), "%s%s", reason,
+					 code == RD_KAFKA_RESP_ERR__AUTHENTICATION ? scram_fault(rk) : "");
+		client->certificate[0] = '\0';
 	}
 	pthread_mutex_unlock(&trouble_mutex);
 }
@@ -447,6 +515,7 @@ tk_client_open(TkClient *client, rd_kafka_type_t type, rd_kafka_conf_t *conf, co
 	rd_kafka_conf_set_opaque(conf, client);
 	rd_kafka_conf_set_log_cb(conf, on_log);
 	rd_kafka_conf_set_error_cb(conf, on_error);
+	(void) rd_kafka_conf_set_ssl_cert_verify_cb(conf, on_certificate);
 	if (oidc)
 		rd_kafka_conf_enable_sasl_queue(conf, 1);
 

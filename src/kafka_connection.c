@@ -379,6 +379,7 @@ tls_wants(TkNet *net, TkConnection *c, int result, short *events)
 {
 	int			why = errno;
 	long		verdict;
+	unsigned long code;
 	const char *reason;
 
 	switch (SSL_get_error(c->ssl, result))
@@ -402,7 +403,10 @@ tls_wants(TkNet *net, TkConnection *c, int result, short *events)
 	if (net->verify_chain && verdict != X509_V_OK)
 		return tk_trouble(net, c, RD_KAFKA_RESP_ERR__SSL, "certificate of %s:%d: %s", c->server.host,
 						  c->server.port, X509_verify_cert_error_string(verdict));
-	reason = ERR_reason_error_string(ERR_peek_last_error());
+	code = ERR_peek_last_error();
+	reason = tk_tls_alert_means(net->tls, ERR_GET_REASON(code) - SSL_AD_REASON_OFFSET);
+	if (reason == NULL)
+		reason = ERR_reason_error_string(code);
 	return tk_trouble(net, c, RD_KAFKA_RESP_ERR__SSL, "TLS with %s:%d: %s", c->server.host, c->server.port,
 					  reason ? reason : "unknown error");
 }

@@ -108,6 +108,9 @@ extern bool tk_bad_answer(TkNet *net, TkConnection *c, const TkApi *api, const c
 extern void tk_printable(char *to, size_t size, const void *from, size_t len);
 
 /* kafka_connection_conf.c */
+/* As tk_alert_means, for the certificate that a context has. */
+extern const char *tk_tls_alert_means(SSL_CTX *tls, int alert);
+
 extern bool tk_net_configure(TkNet *net, const TkKafkaConf *conf, TkKafkaError *error);
 
 /* kafka_sasl.c */

@@ -37,7 +37,7 @@ no_memory(TkKafkaError *error)
 
 /* The value of a property, malloc'd; NULL when it is not set, empty, or unknown to this librdkafka. */
 static char *
-value_of(rd_kafka_conf_t *conf, const char *name)
+value_of(const rd_kafka_conf_t *conf, const char *name)
 {
 	size_t		size = 0;
 	char	   *value;
@@ -216,14 +216,6 @@ tls_reason(void)
 	return reason ? reason : "not usable";
 }
 
-static bool
-tls_refuse(TkKafkaError *error, const char *name)
-{
-	refuse(error, "property \"%s\": %s", name, tls_reason());
-	ERR_clear_error();
-	return false;
-}
-
 /* Never OpenSSL's own callback: that asks on the terminal. */
 static int
 give_password(char *buf, int size, int rwflag, void *password)
@@ -237,6 +229,59 @@ give_password(char *buf, int size, int rwflag, void *password)
 		return -1;
 	memcpy(buf, password, (size_t) len);
 	return len;
+}
+
+const char *
+tk_certificate_problem(int x509_error)
+{
+	return X509_verify_cert_error_string(x509_error);
+}
+
+/*
+ * The alert alone says little: Java's brokers send "bad certificate" for none
+ * at all, and "certificate unknown" for one that has expired.
+ */
+static const char *
+alert_means(const X509 *ours, int alert)
+{
+	if ((alert < SSL_AD_BAD_CERTIFICATE || alert > SSL_AD_ACCESS_DENIED) && alert != SSL_AD_CERTIFICATE_REQUIRED)
+		return NULL;
+	if (ours == NULL)
+		return "the broker wants a client certificate, and none is set (ssl.certificate.pem)";
+	if (X509_cmp_current_time(X509_get0_notAfter(ours)) < 0)
+		return "the client certificate (ssl.certificate.pem) has expired";
+	return "the broker does not accept the client certificate (ssl.certificate.pem)";
+}
+
+const char *
+tk_tls_alert_means(SSL_CTX *tls, int alert)
+{
+	return alert_means(SSL_CTX_get0_certificate(tls), alert);
+}
+
+const char *
+tk_alert_means(const rd_kafka_conf_t *conf, int alert)
+{
+	char	   *pem = value_of(conf, "ssl.certificate.pem");
+	char	   *location = value_of(conf, "ssl.certificate.location");
+	BIO		   *bio = pem ? BIO_new_mem_buf(pem, -1) : location ? BIO_new_file(location, "r") : NULL;
+	X509	   *cert = bio ? PEM_read_bio_X509(bio, NULL, give_password, NULL) : NULL;
+	const char *meaning = alert_means(cert, alert);
+
+	X509_free(cert);
+	BIO_free(bio);
+	free(location);
+	free(pem);
+	ERR_clear_error();
+	return meaning;
+}
+
+static bool
+tls_refuse(TkKafkaError *error, const char *name)
+{
+	refuse(error, "property \"%s\": %s", name, tls_reason());
+	ERR_clear_error();
+	return false;
 }
 
 static bool

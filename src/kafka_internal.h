@@ -24,6 +24,7 @@ typedef struct TkClient
 	rd_kafka_t *rk;
 	int			trouble_code;	/* newest connection error since the last success, 0 = none; under a mutex */
 	char		trouble[TK_TROUBLE_SIZE];
+	char		certificate[256];	/* what was wrong with a broker's; under the mutex too */
 	char		refused[256];	/* a partition that may not join the transaction, from the log */
 } TkClient;
 
@@ -52,6 +53,14 @@ extern bool tk_conf_defaults(rd_kafka_conf_t *conf, const TkDefault *defaults, i
 extern bool tk_conf_user(rd_kafka_conf_t *conf, const TkKafkaConf *user, rd_kafka_type_t type,
 						 TkKafkaError *error);
 extern bool tk_conf_has(const TkKafkaConf *user, const char *name);
+
+/* kafka_connection_conf.c */
+
+/* OpenSSL's reason for not trusting a certificate, in words. */
+extern const char *tk_certificate_problem(int x509_error);
+
+/* What a broker's TLS alert means, if it is about our certificate; NULL if it isn't. */
+extern const char *tk_alert_means(const rd_kafka_conf_t *conf, int alert);
 
 /* kafka_client.c */
 extern TkKafkaStatus tk_ok(TkKafkaError *error);
