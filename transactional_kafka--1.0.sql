@@ -94,6 +94,12 @@ AS 'MODULE_PATHNAME', 'tk_make_key' LANGUAGE C VOLATILE;
 REVOKE ALL ON FUNCTION kafka.make_key() FROM PUBLIC;
 INSERT INTO kafka.produce_key (key) VALUES (kafka.make_key());
 
+CREATE FUNCTION kafka.rotate_key() RETURNS integer
+AS 'MODULE_PATHNAME', 'tk_rotate_key' LANGUAGE C VOLATILE PARALLEL UNSAFE;
+REVOKE ALL ON FUNCTION kafka.rotate_key() FROM PUBLIC;
+COMMENT ON FUNCTION kafka.rotate_key() IS
+'a new key for the signatures of produce(), in force at commit; the old one goes once no message can need it; returns the new one''s id';
+
 REVOKE ALL ON SCHEMA kafka FROM PUBLIC;
 GRANT USAGE ON SCHEMA kafka TO PUBLIC;
 
@@ -105,6 +111,7 @@ SELECT pg_catalog.pg_extension_config_dump('kafka.pipeline_table',
 -- A pipeline's owner can't be dropped.
 CREATE FUNCTION kafka.keep_owner() RETURNS trigger
 AS 'MODULE_PATHNAME', 'tk_keep_owner' LANGUAGE C;
+REVOKE ALL ON FUNCTION kafka.keep_owner() FROM PUBLIC;
 CREATE TRIGGER keep_owner AFTER INSERT OR UPDATE OF owner OR DELETE ON kafka.pipeline
 	FOR EACH ROW EXECUTE FUNCTION kafka.keep_owner();
 ALTER TABLE kafka.pipeline ENABLE ALWAYS TRIGGER keep_owner;
@@ -115,6 +122,7 @@ ALTER TABLE kafka.pipeline ENABLE ALWAYS TRIGGER keep_owner;
 
 CREATE FUNCTION kafka.fdw_validator(options text[], catalog oid) RETURNS void
 AS 'MODULE_PATHNAME', 'tk_fdw_validator' LANGUAGE C STRICT;
+REVOKE ALL ON FUNCTION kafka.fdw_validator(text[], oid) FROM PUBLIC;
 
 CREATE FOREIGN DATA WRAPPER transactional_kafka NO HANDLER VALIDATOR kafka.fdw_validator;
 
@@ -175,10 +183,12 @@ COMMENT ON FUNCTION kafka.wait_for(pg_lsn, name, interval) IS
 
 CREATE FUNCTION kafka.on_drop() RETURNS event_trigger
 AS 'MODULE_PATHNAME', 'tk_on_drop' LANGUAGE C;
+REVOKE ALL ON FUNCTION kafka.on_drop() FROM PUBLIC;
 CREATE EVENT TRIGGER transactional_kafka_drop ON sql_drop EXECUTE FUNCTION kafka.on_drop();
 
 CREATE FUNCTION kafka.on_alter() RETURNS event_trigger
 AS 'MODULE_PATHNAME', 'tk_on_alter' LANGUAGE C;
+REVOKE ALL ON FUNCTION kafka.on_alter() FROM PUBLIC;
 CREATE EVENT TRIGGER transactional_kafka_alter ON ddl_command_end
 	WHEN TAG IN ('ALTER SERVER', 'CREATE USER MAPPING', 'ALTER USER MAPPING', 'ALTER PUBLICATION', 'ALTER TABLE',
 		'ALTER SCHEMA')
@@ -188,20 +198,38 @@ CREATE EVENT TRIGGER transactional_kafka_alter ON ddl_command_end
 -- Records and operation
 --
 
-CREATE FUNCTION kafka.produce(topic text, value text, key text DEFAULT NULL, headers jsonb DEFAULT NULL,
+-- Headers: json by another name, because a literal or an untyped parameter of a client must not have to choose between
+-- json, which keeps an object's order and repeated names, and jsonb, which doesn't.
+CREATE TYPE kafka.headers;
+CREATE FUNCTION kafka.headers_in(cstring) RETURNS kafka.headers
+AS 'json_in' LANGUAGE internal IMMUTABLE STRICT PARALLEL SAFE;
+CREATE FUNCTION kafka.headers_out(kafka.headers) RETURNS cstring
+AS 'json_out' LANGUAGE internal IMMUTABLE STRICT PARALLEL SAFE;
+CREATE FUNCTION kafka.headers_recv(internal) RETURNS kafka.headers
+AS 'json_recv' LANGUAGE internal IMMUTABLE STRICT PARALLEL SAFE;
+CREATE FUNCTION kafka.headers_send(kafka.headers) RETURNS bytea
+AS 'json_send' LANGUAGE internal IMMUTABLE STRICT PARALLEL SAFE;
+CREATE TYPE kafka.headers (INPUT = kafka.headers_in, OUTPUT = kafka.headers_out, RECEIVE = kafka.headers_recv,
+	SEND = kafka.headers_send, INTERNALLENGTH = VARIABLE, STORAGE = extended);
+COMMENT ON TYPE kafka.headers IS
+'headers of a record: a JSON object, its order and repeated names kept; json and jsonb cast to it';
+CREATE CAST (json AS kafka.headers) WITHOUT FUNCTION AS IMPLICIT;
+CREATE CAST (jsonb AS kafka.headers) WITH INOUT AS IMPLICIT;
+
+CREATE FUNCTION kafka.produce(topic text, value text, key text DEFAULT NULL, headers kafka.headers DEFAULT NULL,
 	partition integer DEFAULT NULL, pipeline name DEFAULT NULL) RETURNS void
 AS 'MODULE_PATHNAME', 'tk_produce' LANGUAGE C VOLATILE PARALLEL UNSAFE;
-CREATE FUNCTION kafka.produce(topic text, value bytea, key bytea DEFAULT NULL, headers jsonb DEFAULT NULL,
+CREATE FUNCTION kafka.produce(topic text, value bytea, key bytea DEFAULT NULL, headers kafka.headers DEFAULT NULL,
 	partition integer DEFAULT NULL, pipeline name DEFAULT NULL) RETURNS void
 AS 'MODULE_PATHNAME', 'tk_produce' LANGUAGE C VOLATILE PARALLEL UNSAFE;
-CREATE FUNCTION kafka.produce(topic text, value jsonb, key text DEFAULT NULL, headers jsonb DEFAULT NULL,
+CREATE FUNCTION kafka.produce(topic text, value jsonb, key text DEFAULT NULL, headers kafka.headers DEFAULT NULL,
 	partition integer DEFAULT NULL, pipeline name DEFAULT NULL) RETURNS void
 AS 'MODULE_PATHNAME', 'tk_produce' LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION kafka.produce(text, text, text, jsonb, integer, name) IS
+COMMENT ON FUNCTION kafka.produce(text, text, text, kafka.headers, integer, name) IS
 'a record of the caller''s transaction: in Kafka if and when it commits';
-COMMENT ON FUNCTION kafka.produce(text, bytea, bytea, jsonb, integer, name) IS
+COMMENT ON FUNCTION kafka.produce(text, bytea, bytea, kafka.headers, integer, name) IS
 'a record of the caller''s transaction: in Kafka if and when it commits';
-COMMENT ON FUNCTION kafka.produce(text, jsonb, text, jsonb, integer, name) IS
+COMMENT ON FUNCTION kafka.produce(text, jsonb, text, kafka.headers, integer, name) IS
 'a record of the caller''s transaction: in Kafka if and when it commits';
 
 CREATE FUNCTION kafka.failpoints() RETURNS SETOF text

@@ -37,6 +37,11 @@ SELECT kafka.produce('regress_produce', 'x', headers => '{"a": {"b": 1}}');
 \echo :SQLSTATE
 SELECT kafka.produce('regress_produce', 'x', headers => '{"a": ["1", ["2"]]}');
 SELECT kafka.produce('regress_produce', 'x', headers => '{"a": ["1", {}]}');
+SELECT kafka.produce('regress_produce', 'x', headers => '{"a": "\u0000"}');
+\echo :SQLSTATE
+SELECT kafka.produce('regress_produce', 'x', headers => '{"\ud800": "1"}');
+SELECT kafka.produce('regress_produce', 'x', headers => '{"a": "1"');
+\echo :SQLSTATE
 SELECT kafka.produce('regress_produce', 'x', headers => jsonb_build_object(repeat('x', 65536), '1'));
 \echo :SQLSTATE
 SELECT kafka.produce('regress_produce', 'x', headers => (SELECT jsonb_build_object('h', jsonb_agg(i)) FROM generate_series(1, 1001) i));
@@ -68,6 +73,8 @@ SELECT kafka.produce('regress_produce', 'x', pipeline => 'regress_one');
 SELECT * FROM kafka.produce_key;
 \echo :SQLSTATE
 SELECT kafka.make_key();
+\echo :SQLSTATE
+SELECT kafka.rotate_key();
 \echo :SQLSTATE
 RESET ROLE;
 GRANT USAGE ON FOREIGN SERVER kafka TO regress_producer;

@@ -40,6 +40,7 @@
 #include "utils/uuid.h"
 #include "utils/wait_event.h"
 
+#include "allowed.h"
 #include "catalog.h"
 #include "ddl.h"
 #include "pg_compat.h"
@@ -446,6 +447,8 @@ tk_server_conf(const TkDefinition *d)
 	{
 		DefElem    *def = (DefElem *) lfirst(lc);
 
+		if (strcmp(def->defname, TK_ALLOWED_TOPICS) == 0)
+			continue;			/* not librdkafka's */
 		properties[conf->nproperties].name = def->defname;
 		properties[conf->nproperties].value = defGetString(def);
 		conf->nproperties++;

@@ -52,6 +52,7 @@
 #include "utils/rel.h"
 #include "utils/syscache.h"
 
+#include "allowed.h"
 #include "catalog.h"
 #include "checks.h"
 #include "ddl.h"
@@ -447,6 +448,7 @@ process_utility(PlannedStmt * pstmt, const char *queryString, bool readOnlyTree,
 		owners = false;
 	if (owners && IsA(stmt, DropOwnedStmt))
 		check_drop_owned((DropOwnedStmt *) stmt);
+	tk_guard_allowed_topics(stmt);
 	if (previous_utility_hook)
 		previous_utility_hook(pstmt, queryString, readOnlyTree, context, params, queryEnv, dest, qc);
 	else
@@ -667,7 +669,8 @@ tk_on_alter(PG_FUNCTION_ARGS)
 		"UPDATE kafka.pipeline p SET generation = generation + 1 FROM pg_catalog.pg_event_trigger_ddl_commands() c "
 		"WHERE (c.classid = 'pg_catalog.pg_foreign_server'::pg_catalog.regclass AND c.objid = p.server_oid "
 		"OR c.classid = 'pg_catalog.pg_user_mapping'::pg_catalog.regclass AND EXISTS "
-		"(SELECT FROM pg_catalog.pg_user_mapping m WHERE m.oid = c.objid AND m.umserver = p.server_oid)) "
+		"(SELECT FROM pg_catalog.pg_user_mapping m WHERE m.oid = c.objid AND m.umserver = p.server_oid "
+		"AND m.umuser IN (0, p.owner::oid))) "
 		"AND NOT p.dropping AND " AT_HOME " RETURNING pipeline_id", 0, {0}, NULL
 	};
 	Privileged	saved;

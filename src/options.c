@@ -27,6 +27,7 @@
 #include "utils/jsonb.h"
 #include "utils/varlena.h"
 
+#include "allowed.h"
 #include "options.h"
 #include "route.h"
 
@@ -519,6 +520,11 @@ check_property(DefElem *def, Oid catalog)
 	const char *closest;
 	char		why[256];
 
+	if (mapping && strcmp(def->defname, TK_ALLOWED_TOPICS) == 0)
+	{
+		tk_check_allowed_topics(value);
+		return;
+	}
 	switch (tk_kafka_property_class(def->defname))
 	{
 		case TK_PROPERTY_UNKNOWN:

@@ -195,6 +195,16 @@ tk_owns_publication(Oid publication, Oid role)
 #endif
 }
 
+static inline bool
+tk_owns_server(Oid server, Oid role)
+{
+#if PG_VERSION_NUM >= 160000
+	return object_ownercheck(ForeignServerRelationId, server, role);
+#else
+	return pg_foreign_server_ownercheck(server, role);
+#endif
+}
+
 static inline AclResult
 tk_server_usage(Oid server, Oid role)
 {

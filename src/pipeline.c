@@ -167,7 +167,7 @@ tk_pipeline_load(void)
 	strlcpy(p->entry->progress_topic, p->progress_topic, sizeof(p->entry->progress_topic));
 	LWLockRelease(tk_shared->lock);
 	p->publications = tk_publication_list(p->definition);
-	tk_produce_load_keys(p->context);
+	tk_produce_load_keys(p->context, p->entry);
 	tk_committable_init();
 	tk_transaction_commit();
 	MemoryContextSwitchTo(p->context);
@@ -973,6 +973,7 @@ tk_pipeline_run(void)
 				tk_advance_closing(0, false);
 			settle_idle();
 		}
+		tk_produce_settle_keys(p->entry);
 		asking = tk_publish_visible();
 		if (ProcDiePending)
 			finish_before_death();

@@ -8,9 +8,19 @@
 #include "postgres.h"
 
 #include "message.h"
+#include "registry.h"
 
-/* The worker, in a transaction with SPI: reads the keys that messages may be signed with. */
-extern void tk_produce_load_keys(MemoryContext context);
+/*
+ * The worker, in a transaction with SPI: reads the keys that messages may be
+ * signed with, and lets sessions know the newest.
+ */
+extern void tk_produce_load_keys(MemoryContext context, TkPipelineEntry *entry);
+
+/*
+ * The worker, now and then, outside of a transaction and between WAL records:
+ * takes the end of older keys on, and deletes those that no pipeline needs.
+ */
+extern void tk_produce_settle_keys(TkPipelineEntry *entry);
 
 /*
  * Is this a message that kafka.produce() wrote for this pipeline, in the

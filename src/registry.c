@@ -81,6 +81,8 @@ init_entry(TkPipelineEntry *entry)
 	pg_atomic_init_u64(&entry->confirmed_lsn, 0);
 	pg_atomic_init_u64(&entry->checkpoint_id, 0);
 	pg_atomic_init_u64(&entry->rejected, 0);
+	pg_atomic_init_u32(&entry->signing_key, 0);
+	pg_atomic_init_u32(&entry->settled_key, 0);
 	ConditionVariableInit(&entry->changed);
 }
 
@@ -282,6 +284,8 @@ take_entry(const TkPublication *p)
 		pg_atomic_write_u64(&entry->confirmed_lsn, 0);
 		pg_atomic_write_u64(&entry->checkpoint_id, 0);
 		pg_atomic_write_u64(&entry->rejected, 0);
+		pg_atomic_write_u32(&entry->signing_key, 0);
+		pg_atomic_write_u32(&entry->settled_key, 0);
 		tk_stats_clear(i);
 		entry->in_use = true;
 		return entry;

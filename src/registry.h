@@ -101,6 +101,9 @@ typedef struct TkPipelineEntry
 	pg_atomic_uint64 confirmed_lsn; /* the slot's position */
 	pg_atomic_uint64 checkpoint_id; /* the newest committed in Kafka */
 	pg_atomic_uint64 rejected;	/* messages with our prefix that produce() didn't write */
+	pg_atomic_uint32 signing_key;	/* what produce() signs with for it: the newest that its process knows; 0: not
+									 * known yet */
+	pg_atomic_uint32 settled_key;	/* no message that an older key has signed can still come */
 
 	ConditionVariable changed;	/* state, pid, slot_ready, covered_lsn, visible_lsn */
 } TkPipelineEntry;

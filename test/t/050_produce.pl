@@ -173,11 +173,30 @@ SQL
 my @records = consume('prod_headers');
 is_deeply(
 	$records[0]->{header_list},
-	[ '' => 'x', a => '1', b => '2', b => '3', b => undef, b => '2', n => undef, t => 'true', "\x{e9}" => "\x{20ac}", num => '1.50',
-		empty => '' ],
-	'headers: in jsonb\'s order, an array repeats its name, null is Kafka\'s null');
+	[ a => '1', b => '2', b => '3', b => undef, b => '2', n => undef, t => 'true', num => '1.50', empty => '', '' => 'x',
+		"\x{e9}" => "\x{20ac}" ],
+	'headers: in the object\'s order, an array repeats its name, null is Kafka\'s null');
 is_deeply([ map { $_->{header_list} } @records[ 1 .. 4 ] ], [ [], [], [ h => '1' ], [ h => '2' ] ], 'headers: none, and one');
 is_deeply($records[5]->{header_list}, [ map { (h => $_) } 1 .. 1000 ], 'headers: a thousand');
+
+sent(<<'SQL');
+SELECT kafka.produce('prod_json', 'literal', headers => ' { "bb" : 1e2 , "a" : [ "2" , "\u00e9\ud83d\ude00\n" ] , "bb" : 1.0 } ');
+SELECT kafka.produce('prod_json', 'json', headers => json_build_object('bb', 1, 'a', true, 'bb', 'x'));
+SELECT kafka.produce('prod_json', 'jsonb', headers => jsonb_build_object('bb', 1e2, 'a', true));
+SELECT kafka.produce('prod_json', '\x6a'::bytea, headers => '{"b": 1, "a": 2}'::json);
+SELECT kafka.produce('prod_json', '{}'::jsonb, headers => '{"b": 1, "a": 2}');
+PREPARE untyped AS SELECT kafka.produce('prod_json', $1, headers => $2);
+EXECUTE untyped('prepared', '{"b": 1, "a": 2}');
+SQL
+is_deeply(
+	[ map { $_->{header_list} } consume('prod_json') ],
+	[
+		[ bb => '1e2', a => '2', a => "\x{e9}\x{1f600}\n", bb => '1.0' ],
+		[ bb => '1', a => 'true', bb => 'x' ],
+		[ a => 'true', bb => '100' ],
+		([ b => '1', a => '2' ]) x 3
+	],
+	'headers: of a literal, json and an untyped parameter order and repeated names are kept, numbers as written; jsonb has its own order');
 
 query($node, q(SELECT kafka.alter_pipeline('prod', '{"topic_partitions": 3}')));
 sent(<<'SQL');
