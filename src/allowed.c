@@ -60,7 +60,7 @@ matches(const char *pattern, const char *topic)
 								  REG_ADVANCED | REG_NOSUB, C_COLLATION_OID, 0, NULL);
 }
 
-/* The next name of a list, and moves *list behind it; NULL: no more. */
+/* The next name of a list with commas, and moves *list behind it; NULL: no more. */
 static char *
 next_name(const char **list)
 {
@@ -69,8 +69,10 @@ next_name(const char **list)
 
 	*list += strspn(*list, ", ");
 	start = *list;
-	len = strcspn(start, ", ");
+	len = strcspn(start, ",");
 	*list += len;
+	while (len > 0 && start[len - 1] == ' ')
+		len--;
 	return len == 0 ? NULL : pnstrdup(start, len);
 }
 

@@ -509,13 +509,15 @@ await_visible(TkPipelineEntry *entry, int32 pipeline_id, const char *name, XLogR
 {
 	bool		visible = false;
 
+	/* Once: a worker that starts later looks for itself, and every change of what is looked at here is broadcast. */
 	raise_lsn(&entry->visible_wanted, target);
+	tk_wake_worker(entry);
 
 	ConditionVariablePrepareToSleep(&entry->changed);
 	for (;;)
 	{
 		EntryView	s;
-		long		ms = 1000;
+		long		ms = -1;
 
 		look(entry, pipeline_id, &s);
 		if (!s.exists)
@@ -539,8 +541,7 @@ await_visible(TkPipelineEntry *entry, int32 pipeline_id, const char *name, XLogR
 			if (ms <= 0)
 				break;
 		}
-		tk_wake_worker(entry);
-		(void) ConditionVariableTimedSleep(&entry->changed, Min(ms, 1000), PG_WAIT_EXTENSION);
+		(void) ConditionVariableTimedSleep(&entry->changed, ms, PG_WAIT_EXTENSION);
 	}
 	ConditionVariableCancelSleep();
 	return visible;

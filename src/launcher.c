@@ -308,6 +308,7 @@ tend_pipeline(int index, TimestampTz now, BackgroundWorkerHandle **handle)
 		{
 			/* Its slot, if that is still there, belongs to nobody now: a scout looks. */
 			entry->in_use = false;
+			ConditionVariableBroadcast(&entry->changed);
 			to_scout = list_append_unique_oid(to_scout, entry->database);
 			delay = 0;
 		}
@@ -339,6 +340,7 @@ tend_pipeline(int index, TimestampTz now, BackgroundWorkerHandle **handle)
 		LWLockAcquire(tk_shared->lock, LW_EXCLUSIVE);
 		entry->launched_at = 0;
 		entry->in_use = false;
+		ConditionVariableBroadcast(&entry->changed);
 		LWLockRelease(tk_shared->lock);
 		return -1;
 	}

@@ -520,8 +520,13 @@ check_property(DefElem *def, Oid catalog)
 	const char *closest;
 	char		why[256];
 
-	if (mapping && strcmp(def->defname, TK_ALLOWED_TOPICS) == 0)
+	if (strcmp(def->defname, TK_ALLOWED_TOPICS) == 0)
 	{
+		if (!mapping)
+			ereport(ERROR,
+					(errcode(ERRCODE_FDW_INVALID_OPTION_NAME),
+					 errmsg("option \"%s\" belongs to a user mapping, not to a server", def->defname),
+					 errhint("CREATE USER MAPPING FOR PUBLIC is for roles without one of their own.")));
 		tk_check_allowed_topics(value);
 		return;
 	}

@@ -255,6 +255,7 @@ dismiss_strangers(Oid database, Oid catalog)
 			continue;
 		entry->wanted = false;
 		entry->gone = true;
+		ConditionVariableBroadcast(&entry->changed);
 		tk_wake_worker(entry);
 	}
 }
