@@ -430,7 +430,8 @@ if ($schema_publications)
 
 	# while it lags one of the two goes; what was written before is told apart by what set_table says of the other
 	query($node, 'DROP TABLE one.r_s');
-	fails_with(q(CALL kafka.resume('one')), qr/would share the topic/, 'a DROP TABLE afterwards does not heal that');
+	$node->psql('postgres', q(CALL kafka.resume('one')));    # it may see the pipeline run before that comes by
+	is_stopped($node, 'one', 'failed', 'would share the topic');
 	query($node, q(SELECT kafka.set_table('one', 'one."r s"', '{"topic": "one-r-s"}')));
 	query($node, q(CALL kafka.resume('one')));
 	sent('one');
