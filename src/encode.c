@@ -90,7 +90,7 @@ tk_row_plan_init(TkRowPlan *plan, const TkEncodeOptions *options, const TkRelati
 		if ((plan->style & TK_STYLE_DEBEZIUM) == 0 || tk_debezium_has(&column->type))
 		{
 			tk_buffer_char(text, ',');
-			tk_json_string(text, column->name, strlen(column->name));
+			tk_json_text(text, column->name, strlen(column->name), plan->style);
 			tk_buffer_char(text, ':');
 		}
 		plan->columns[i] = cut_piece(text, start);

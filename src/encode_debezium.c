@@ -12,6 +12,7 @@
  * as a few pieces of JSON, between which numbers are written.
  */
 #include "encode_row.h"
+#include "encode_value.h"
 
 #include <stdlib.h>
 
@@ -29,9 +30,9 @@ typedef struct DebeziumPlan
 #define append_literal(out, literal) tk_buffer_append(out, literal, sizeof(literal) - 1)
 
 static void
-append_json(TkBuffer *out, const char *s)
+append_json(TkBuffer *out, const char *s, int style)
 {
-	tk_json_string(out, s, strlen(s));
+	tk_json_text(out, s, strlen(s), style);
 }
 
 /* The piece that was appended since *start; the next one starts here. */
@@ -140,21 +141,21 @@ debezium_plan(const TkEncodeOptions *options, const TkRelation *relation)
 
 	start = text->len;
 	append_literal(text, ",\"source\":{\"version\":");
-	append_json(text, options->version);
+	append_json(text, options->version, plan->row.style);
 	append_literal(text, ",\"connector\":\"postgresql\",\"name\":");
-	append_json(text, options->pipeline);
+	append_json(text, options->pipeline, plan->row.style);
 	append_literal(text, ",\"ts_ms\":");
 	plan->to_ts_ms = cut_piece(text, &start);
 	append_literal(text, ",\"snapshot\":\"false\",\"db\":");
-	append_json(text, options->database);
+	append_json(text, options->database, plan->row.style);
 	append_literal(text, ",\"sequence\":\"[");
 	plan->to_sequence = cut_piece(text, &start);
 	append_literal(text, "]\",\"ts_us\":");
 	plan->to_ts_us = cut_piece(text, &start);
 	append_literal(text, ",\"schema\":");
-	append_json(text, relation->schema);
+	append_json(text, relation->schema, plan->row.style);
 	append_literal(text, ",\"table\":");
-	append_json(text, relation->table);
+	append_json(text, relation->table, plan->row.style);
 	append_literal(text, ",\"txId\":");
 	plan->to_xid = cut_piece(text, &start);
 	append_literal(text, ",\"xmin\":null,\"origin\":null,\"origin_lsn\":null},\"transaction\":");
@@ -397,7 +398,7 @@ debezium_encode(const TkEncodeOptions *options, const void *plan, TkTransaction 
 
 /* An element of "data_collections": how many of the transaction's events were of this table */
 static void
-append_collection(TkBuffer *out, const TkTransaction *transaction, const TkRelation *relation, bool first)
+append_collection(TkBuffer *out, const TkTransaction *transaction, const TkRelation *relation, bool first, int style)
 {
 	size_t		dot;
 
@@ -408,11 +409,11 @@ append_collection(TkBuffer *out, const TkTransaction *transaction, const TkRelat
 	/*
 	 * Two JSON strings become one: the second starts over the first one's end, and a dot takes the quote's place.
 	 */
-	append_json(out, relation->schema);
+	append_json(out, relation->schema, style);
 	if (out->failed)
 		return;
 	dot = --out->len;
-	append_json(out, relation->table);
+	append_json(out, relation->table, style);
 	if (!out->failed)
 		out->data[dot] = '.';
 	append_literal(out, ",\"event_count\":");
@@ -466,7 +467,8 @@ tk_encode_transaction(const TkEncodeOptions *options, const TkTransaction *trans
 		tk_unsigned(out, transaction->total_order);
 		append_literal(out, ",\"data_collections\":[");
 		for (i = 0; i < ncollections; i++)
-			append_collection(out, transaction, collections[i], i == 0);
+			append_collection(out, transaction, collections[i], i == 0,
+							  options->scalars == TK_SCALARS_DEBEZIUM ? TK_STYLE_DEBEZIUM : 0);
 		tk_buffer_char(out, ']');
 	}
 	else

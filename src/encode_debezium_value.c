@@ -12,7 +12,7 @@
  *	- timestamp counts µs in 64 bits, and of infinity it makes a far time;
  *	  what is after the year 294247 comes out as Java's arithmetic wraps.
  *	- date makes of infinity two days of the year 5877612 BC.
- *	- An hstore is in the order of Java's HashMap.
+ *	- An hstore is in the order of Java's HashMap; time[] has no µs.
  *
  * Where Debezium's task would end (timetz 24:00 or with seconds in its offset,
  * a type name's value that it loses) the value is written that its schema has
@@ -473,14 +473,17 @@ append_date(TkBuffer *out, const char *text, size_t len)
 	return true;
 }
 
+/* An array's times go through a class of Java that has milliseconds only. */
 static bool
-append_time(TkBuffer *out, const char *text, size_t len, int32_t typmod)
+append_time(TkBuffer *out, const char *text, size_t len, int32_t typmod, bool in_array)
 {
 	Cursor		c = {text, text + len};
 	int64_t		us;
 
 	if (!parse_time(&c, &us) || c.p != c.end)
 		return false;
+	if (in_array)
+		us -= us % 1000;
 	tk_decimal(out, time_precision(typmod) <= 3 ? us / 1000 : us);
 	return true;
 }
@@ -800,10 +803,10 @@ static bool
 append_hstore(TkBuffer *out, const TkType *type, const char *text, size_t len)
 {
 	TkBuffer	object = {0};
-	bool		done = tk_append_hstore(&object, type, text, len, TK_STYLE_DEBEZIUM);
+	bool		done = tk_append_hstore(&object, type, text, len, TK_STYLE_INNER);
 
 	if (done)
-		tk_json_string(out, object.data, object.len);
+		tk_json_text(out, object.data, object.len, TK_STYLE_DEBEZIUM);
 	out->failed = out->failed || object.failed;
 	tk_buffer_free(&object);
 	return done;
@@ -837,7 +840,7 @@ tk_debezium_has(const TkType *type)
 }
 
 bool
-tk_debezium_value(TkBuffer *out, const TkType *type, const char *text, size_t len)
+tk_debezium_value(TkBuffer *out, const TkType *type, const char *text, size_t len, int style)
 {
 	switch (type->kind)
 	{
@@ -854,7 +857,7 @@ tk_debezium_value(TkBuffer *out, const TkType *type, const char *text, size_t le
 		case TK_KIND_DATE:
 			return append_date(out, text, len);
 		case TK_KIND_TIME:
-			return append_time(out, text, len, type->typmod);
+			return append_time(out, text, len, type->typmod, (style & TK_STYLE_ELEMENT) != 0);
 		case TK_KIND_TIMETZ:
 			return append_timetz(out, text, len);
 		case TK_KIND_TIMESTAMP:

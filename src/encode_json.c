@@ -16,7 +16,7 @@
 
 #include <stdlib.h>
 
-/* Longest escape of one byte: \u001F */
+/* Longest escape of one byte: \u001f */
 #define ESCAPE_MAX	6
 
 /* Room is reserved for so many input bytes at a time, so that a giant string doesn't ask for six times its size. */
@@ -55,7 +55,8 @@ static const char digit_pairs[] =
 "80818283848586878889"
 "90919293949596979899";
 
-static const char hex_digits[] = "0123456789ABCDEF";
+static const char upper_hex_digits[] = "0123456789ABCDEF";
+static const char hex_digits[] = "0123456789abcdef";
 static const char base64_digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
 /* Value of a hex digit + 1; 0 = not a hex digit */
@@ -176,7 +177,7 @@ utf8_length(const unsigned char *p, const unsigned char *end)
 }
 
 static inline char *
-write_escape(char *w, unsigned char c)
+write_escape(char *w, unsigned char c, const char *digits)
 {
 	*w++ = '\\';
 	switch (c)
@@ -202,22 +203,42 @@ write_escape(char *w, unsigned char c)
 			break;
 		default:
 			memcpy(w, "u00", 3);
-			w[3] = hex_digits[c >> 4];
-			w[4] = hex_digits[c & 15];
+			w[3] = digits[c >> 4];
+			w[4] = digits[c & 15];
 			w += 5;
 	}
 	return w;
 }
 
-/*
- * Appends UTF-8 text.  "escape": as the inside of a JSON string; otherwise
- * only what is no UTF-8 is replaced.
- */
+static char *
+write_utf16(char *w, uint32_t unit)
+{
+	w[0] = '\\';
+	w[1] = 'u';
+	w[2] = upper_hex_digits[unit >> 12];
+	w[3] = upper_hex_digits[unit >> 8 & 15];
+	w[4] = upper_hex_digits[unit >> 4 & 15];
+	w[5] = upper_hex_digits[unit & 15];
+	return w + 6;
+}
+
+/* A character of four bytes as two surrogates */
+static char *
+write_surrogates(char *w, const unsigned char *p)
+{
+	uint32_t	c = (uint32_t) (p[0] & 7) << 18 | (uint32_t) (p[1] & 63) << 12 | (uint32_t) (p[2] & 63) << 6 | (p[3] & 63);
+
+	c -= 0x10000;
+	w = write_utf16(w, 0xD800 + (c >> 10));
+	return write_utf16(w, 0xDC00 + (c & 0x3FF));
+}
+
 void
-tk_append_text(TkBuffer *out, const char *text, size_t len, bool escape)
+tk_append_text(TkBuffer *out, const char *text, size_t len, TkEscape escape)
 {
 	const unsigned char *p = (const unsigned char *) text;
 	const unsigned char *end = p + len;
+	const char *digits = escape == TK_ESCAPE_JSON ? hex_digits : upper_hex_digits;
 
 	while (p < end)
 	{
@@ -226,9 +247,9 @@ tk_append_text(TkBuffer *out, const char *text, size_t len, bool escape)
 		char	   *w;
 
 		/*
-		 * The last character of the chunk may end behind it, by three bytes at most.
+		 * The last character of the chunk may end behind it, by three bytes at most, and become two escapes.
 		 */
-		if (!tk_buffer_reserve(out, chunk * ESCAPE_MAX + 4))
+		if (!tk_buffer_reserve(out, chunk * ESCAPE_MAX + ESCAPE_MAX))
 			return;
 		w = out->data + out->len;
 		while (p < stop)
@@ -256,6 +277,11 @@ tk_append_text(TkBuffer *out, const char *text, size_t len, bool escape)
 					w += 3;
 					p++;
 				}
+				else if (n == 4 && escape == TK_ESCAPE_JACKSON_UTF8)
+				{
+					w = write_surrogates(w, p);
+					p += n;
+				}
 				else
 				{
 					memcpy(w, p, n);
@@ -265,8 +291,8 @@ tk_append_text(TkBuffer *out, const char *text, size_t len, bool escape)
 			}
 			while (p < stop && byte_class[*p] == ESCAPE)
 			{
-				if (escape)
-					w = write_escape(w, *p++);
+				if (escape != TK_ESCAPE_NONE)
+					w = write_escape(w, *p++, digits);
 				else
 					*w++ = (char) *p++;
 			}
@@ -275,12 +301,26 @@ tk_append_text(TkBuffer *out, const char *text, size_t len, bool escape)
 	}
 }
 
+TkEscape
+tk_escape(int style)
+{
+	if ((style & TK_STYLE_INNER) != 0)
+		return TK_ESCAPE_JACKSON;
+	return (style & TK_STYLE_DEBEZIUM) != 0 ? TK_ESCAPE_JACKSON_UTF8 : TK_ESCAPE_JSON;
+}
+
+void
+tk_json_text(TkBuffer *out, const char *text, size_t len, int style)
+{
+	tk_buffer_char(out, '"');
+	tk_append_text(out, text, len, tk_escape(style));
+	tk_buffer_char(out, '"');
+}
+
 void
 tk_json_string(TkBuffer *out, const char *text, size_t len)
 {
-	tk_buffer_char(out, '"');
-	tk_append_text(out, text, len, true);
-	tk_buffer_char(out, '"');
+	tk_json_text(out, text, len, 0);
 }
 
 /* JSON's grammar of a number */
@@ -448,9 +488,9 @@ append_timestamp(TkBuffer *out, const char *text, size_t len, bool utc)
 	}
 
 	tk_buffer_char(out, '"');
-	tk_append_text(out, text, date, true);
+	tk_append_text(out, text, date, TK_ESCAPE_JSON);
 	tk_buffer_char(out, 'T');
-	tk_append_text(out, blank + 1, len - date - 1 - era - offset, true);
+	tk_append_text(out, blank + 1, len - date - 1 - era - offset, TK_ESCAPE_JSON);
 	if (offset > 0)
 		tk_buffer_char(out, 'Z');
 	if (era > 0)
@@ -468,7 +508,7 @@ append_nested(bool (*nested) (TkBuffer *, const TkType *, const char *, size_t, 
 	if (!nested(out, type, text, len, style))
 	{
 		out->len = start;
-		tk_json_string(out, text, len);
+		tk_json_text(out, text, len, style);
 	}
 }
 
@@ -483,7 +523,7 @@ tk_json_value(TkBuffer *out, const TkType *type, const TkValue *value, int style
 		tk_buffer_append(out, "null", 4);
 		return;
 	}
-	if ((style & TK_STYLE_DEBEZIUM) != 0 && tk_debezium_value(out, type, text, len))
+	if ((style & TK_STYLE_DEBEZIUM) != 0 && tk_debezium_value(out, type, text, len, style))
 		return;
 
 	switch (type->kind)
@@ -510,9 +550,9 @@ tk_json_value(TkBuffer *out, const TkType *type, const TkValue *value, int style
 			break;
 		case TK_KIND_JSON:
 			if ((style & TK_STYLE_INLINE_JSON) != 0)
-				tk_append_text(out, text, len, false);
+				tk_append_text(out, text, len, TK_ESCAPE_NONE);
 			else
-				tk_json_string(out, text, len);
+				tk_json_text(out, text, len, style);
 			break;
 		case TK_KIND_TIMESTAMP:
 			append_timestamp(out, text, len, false);
@@ -545,7 +585,7 @@ tk_json_value(TkBuffer *out, const TkType *type, const TkValue *value, int style
 		case TK_KIND_BIT:
 		case TK_KIND_VARBIT:
 		case TK_KIND_POINT:
-			tk_json_string(out, text, len);
+			tk_json_text(out, text, len, style);
 			break;
 	}
 }

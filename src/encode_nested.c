@@ -126,6 +126,7 @@ tk_append_array(TkBuffer *out, const TkType *type, const char *text, size_t len,
 {
 	const char *p = text;
 	const char *end = text + len;
+	int			element_style = style | TK_STYLE_ELEMENT;
 	int			depth = 0;
 	bool		opened = false; /* just behind a '{': a '}' may follow */
 
@@ -168,7 +169,7 @@ tk_append_array(TkBuffer *out, const TkType *type, const char *text, size_t len,
 			p = find_quote(from, end, false, &escapes);
 			if (p == NULL)
 				return false;
-			append_inner(out, type->element, from, (size_t) (p - from), escapes, style);
+			append_inner(out, type->element, from, (size_t) (p - from), escapes, element_style);
 			p++;
 		}
 		else if (*p != '}')
@@ -182,7 +183,7 @@ tk_append_array(TkBuffer *out, const TkType *type, const char *text, size_t len,
 				return false;
 			if (value.len == 4 && memcmp(value.data, "NULL", 4) == 0)
 				value.kind = TK_VALUE_NULL;
-			tk_json_value(out, type->element, &value, style);
+			tk_json_value(out, type->element, &value, element_style);
 		}
 		else if (!opened)
 			return false;
@@ -227,7 +228,7 @@ tk_append_composite(TkBuffer *out, const TkType *type, const char *text, size_t 
 
 		if (i > 0)
 			tk_buffer_char(out, ',');
-		tk_json_string(out, attribute->name, strlen(attribute->name));
+		tk_json_text(out, attribute->name, strlen(attribute->name), style);
 		tk_buffer_char(out, ':');
 		if (p < end && *p == '"')
 		{
@@ -311,18 +312,18 @@ parse_pair(const char **p, const char *end, Pair *pair)
 }
 
 static void
-append_pair(TkBuffer *out, const Pair *pair, bool first)
+append_pair(TkBuffer *out, const Pair *pair, bool first, int style)
 {
 	static const TkType text = {.kind = TK_KIND_TEXT};
 
 	if (!first)
 		tk_buffer_char(out, ',');
-	append_inner(out, &text, pair->key.text, pair->key.len, pair->key.escapes, 0);
+	append_inner(out, &text, pair->key.text, pair->key.len, pair->key.escapes, style);
 	tk_buffer_char(out, ':');
 	if (pair->value.text == NULL)
 		tk_buffer_append(out, "null", 4);
 	else
-		append_inner(out, &text, pair->value.text, pair->value.len, pair->value.escapes, 0);
+		append_inner(out, &text, pair->value.text, pair->value.len, pair->value.escapes, style);
 }
 
 /* Java's String.hashCode(): over UTF-16, which hstore's UTF-8 is turned into on the way. */
@@ -432,10 +433,10 @@ tk_append_hstore(TkBuffer *out, const TkType *type, const char *text, size_t len
 	{
 		if ((p > text && !skip_literal(&p, end, ", ")) || !parse_pair(&p, end, &pair))
 			return false;
-		append_pair(out, &pair, out->len == start + 1);
+		append_pair(out, &pair, out->len == start + 1, style & TK_STYLE_INNER);
 	}
 	tk_buffer_char(out, '}');
-	if ((style & TK_STYLE_DEBEZIUM) == 0)
+	if ((style & TK_STYLE_INNER) == 0)
 		return true;
 
 	/* Once more, in Debezium's order */
@@ -449,7 +450,7 @@ tk_append_hstore(TkBuffer *out, const TkType *type, const char *text, size_t len
 	out->len = start;
 	tk_buffer_char(out, '{');
 	for (i = 0; i < n; i++)
-		append_pair(out, &pairs[i], i == 0);
+		append_pair(out, &pairs[i], i == 0, style);
 	tk_buffer_char(out, '}');
 	free(pairs);
 	return true;

@@ -21,10 +21,11 @@ typedef struct Semantic
 	const char *name;			/* NULL: none, and no version */
 } Semantic;
 
+/* Whatever the scalars' style: schemas are for Connect's reader. */
 static void
 append_string(TkBuffer *out, const char *s)
 {
-	tk_json_string(out, s, strlen(s));
+	tk_json_text(out, s, strlen(s), TK_STYLE_DEBEZIUM);
 }
 
 static void
@@ -390,7 +391,7 @@ tk_schema_struct_close(TkBuffer *out, bool optional, const char *name, const cha
 	if (name != NULL)
 	{
 		append_literal(out, ",\"name\":\"");
-		tk_append_text(out, name, strlen(name), true);
+		tk_append_text(out, name, strlen(name), TK_ESCAPE_JACKSON_UTF8);
 		tk_buffer_string(out, suffix);
 		tk_buffer_char(out, '"');
 	}

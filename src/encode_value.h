@@ -10,8 +10,25 @@
 
 #include "encode.h"
 
-/* UTF-8 text.  "escape": as the inside of a JSON string; otherwise only what is no UTF-8 is replaced. */
-extern void tk_append_text(TkBuffer *out, const char *text, size_t len, bool escape);
+/* Styles that only these files know */
+#define TK_STYLE_ELEMENT	4	/* Debezium's: in an array */
+#define TK_STYLE_INNER		8	/* a string of JSON that is itself a string's text, as Debezium makes it */
+
+/* How text becomes the inside of a JSON string */
+typedef enum TkEscape
+{
+	TK_ESCAPE_NONE,				/* not at all: it is JSON */
+	TK_ESCAPE_JSON,				/* as PostgreSQL does: \u001f */
+	TK_ESCAPE_JACKSON,			/* as Java's Jackson does when it writes text: \u001F */
+	TK_ESCAPE_JACKSON_UTF8		/* … when it writes bytes: beyond U+FFFF two surrogates, \uD83D\uDC18 */
+} TkEscape;
+
+/* What is no UTF-8 is replaced. */
+extern void tk_append_text(TkBuffer *out, const char *text, size_t len, TkEscape escape);
+
+/* A string of the style: keys must have the bytes that Java's would have, they decide the partition. */
+extern TkEscape tk_escape(int style);
+extern void tk_json_text(TkBuffer *out, const char *text, size_t len, int style);
 
 /* Base64 between quotes */
 extern void tk_append_base64(TkBuffer *out, const unsigned char *bytes, size_t len);
@@ -28,7 +45,7 @@ extern bool tk_append_hstore(TkBuffer *out, const TkType *type, const char *text
  * A value as Debezium writes it.  False, with nothing written, where that is
  * what readable scalars are too.
  */
-extern bool tk_debezium_value(TkBuffer *out, const TkType *type, const char *text, size_t len);
+extern bool tk_debezium_value(TkBuffer *out, const TkType *type, const char *text, size_t len, int style);
 
 /* False for columns that Debezium leaves out, because it has no converter for their type. */
 extern bool tk_debezium_has(const TkType *type);

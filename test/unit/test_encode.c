@@ -269,7 +269,7 @@ control_characters_quotes_and_backslashes_are_escaped(void)
 	STRING("plain", "\"plain\"");
 	STRING("say \"hi\" \\ there", "\"say \\\"hi\\\" \\\\ there\"");
 	STRING("\b\f\n\r\t", "\"\\b\\f\\n\\r\\t\"");
-	STRING("\0\x01\x0B\x1F \x7F", "\"\\u0000\\u0001\\u000B\\u001F \x7F\"");
+	STRING("\0\x01\x0B\x1F \x7F", "\"\\u0000\\u0001\\u000b\\u001f \x7F\"");
 	STRING("a/b", "\"a/b\"");
 	STRING("0123456789abcde\n0123456789abcdef\"", "\"0123456789abcde\\n0123456789abcdef\\\"\"");
 }
@@ -312,7 +312,7 @@ each_character_is_escaped_at_each_place_of_a_word(void)
 					strcpy(escape, "\\t");
 					break;
 				default:
-					snprintf(escape, sizeof(escape), c < 0x20 ? "\\u%04X" : "%c", c);
+					snprintf(escape, sizeof(escape), c < 0x20 ? "\\u%04x" : "%c", c);
 			}
 			snprintf(expected, sizeof(expected), "\"%.*s%s%.*s\"", at, "xxxxxxxxxxxxxxxxx",
 					 escape, 16 - at, "xxxxxxxxxxxxxxxxx");
@@ -637,6 +637,7 @@ hstore_becomes_an_object(void)
 
 	DEBEZIUM(TK_KIND_HSTORE, -1, "", "\"{}\"");
 	DEBEZIUM(TK_KIND_HSTORE, -1, "\"a\"=>\"1\", \"b\"=>NULL", "\"{\\\"a\\\":\\\"1\\\",\\\"b\\\":null}\"");
+	DEBEZIUM(TK_KIND_HSTORE, -1, "\"a\"=>\"\x1F\"", "\"{\\\"a\\\":\\\"\\\\u001F\\\"}\"");
 	DEBEZIUM(TK_KIND_HSTORE, -1, "\"a\"=>\"\\\"\"", "\"{\\\"a\\\":\\\"\\\\\\\"\\\"}\"");
 
 	/* HashMap's order: "a" to "p" have the hashes 97 to 112, so "p" (112 & 15 = 0) is first … */
@@ -661,7 +662,7 @@ hstore_becomes_an_object(void)
 
 	/* "\xC3\xA9" is 233 (bucket 9), "i" 105 (9 too): as they came; U+1F600 is D83D DE00, bucket 2. */
 	DEBEZIUM(TK_KIND_HSTORE, -1, "\"\xC3\xA9\"=>\"\", \"i\"=>\"\", \"\xF0\x9F\x98\x80\"=>\"\"",
-			 "\"{\\\"\xF0\x9F\x98\x80\\\":\\\"\\\",\\\"\xC3\xA9\\\":\\\"\\\",\\\"i\\\":\\\"\\\"}\"");
+			 "\"{\\\"\\uD83D\\uDE00\\\":\\\"\\\",\\\"\xC3\xA9\\\":\\\"\\\",\\\"i\\\":\\\"\\\"}\"");
 }
 
 static void
@@ -868,12 +869,19 @@ debezium_other_scalars(void)
 			 "{\"x\":1.0,\"y\":-0.5,\"wkb\":\"AQEAAAAAAAAAAADwPwAAAAAAAOC/\",\"srid\":null}");
 	DEBEZIUM(TK_KIND_POINT, -1, "(1", "\"(1\"");
 
-	DEBEZIUM(TK_KIND_TEXT, -1, "a\"\x1F", "\"a\\\"\\u001F\"");
+	/* As Java's Jackson writes strings */
+	DEBEZIUM(TK_KIND_TEXT, -1, "a\"\x1F\n", "\"a\\\"\\u001F\\n\"");
+	DEBEZIUM(TK_KIND_TEXT, -1, "\xC3\xA9 \xEF\xBF\xBF", "\"\xC3\xA9 \xEF\xBF\xBF\"");
+	DEBEZIUM(TK_KIND_TEXT, -1, "\xF0\x90\x80\x80 \xF0\x9F\x90\x98 \xF4\x8F\xBF\xBF",
+			 "\"\\uD800\\uDC00 \\uD83D\\uDC18 \\uDBFF\\uDFFF\"");
+	DEBEZIUM_ARRAY(TK_KIND_TEXT, -1, "{\xF0\x9F\x90\x98}", "[\"\\uD83D\\uDC18\"]");
 	DEBEZIUM(TK_KIND_BYTEA, -1, "\\x00ff", "\"AP8=\"");
 	DEBEZIUM(TK_KIND_JSON, -1, "{\"a\": null}", "\"{\\\"a\\\": null}\"");
 
 	DEBEZIUM_ARRAY(TK_KIND_INTEGER, -1, "{1,NULL,3}", "[1,null,3]");
 	DEBEZIUM_ARRAY(TK_KIND_DATE, -1, "{1970-01-02}", "[1]");
+	DEBEZIUM_ARRAY(TK_KIND_TIME, -1, "{13:51:30.123456}", "[49890123000]");
+	DEBEZIUM_ARRAY(TK_KIND_TIME, 3, "{13:51:30.123}", "[49890123]");
 	DEBEZIUM_ARRAY(TK_KIND_TIMESTAMP, -1, "{\"1970-01-01 00:00:01\"}", "[1000000]");
 
 	/* One dimension only */
