@@ -20,6 +20,7 @@
  */
 #include "encode_value.h"
 
+#include <float.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -287,7 +288,7 @@ append_float(TkBuffer *out, const char *text, size_t len, bool single)
 		exponent += (int) strtol(p + 1, NULL, 10);
 	while (n > 1 && digits[n - 1] == '0')
 		n--;
-	if (n == 1)
+	if (n == 1 && exponent < (single ? FLT_MIN_10_EXP : DBL_MIN_10_EXP) + 1)
 	{
 		snprintf(two, sizeof(two), "%.1e", single ? (double) strtof(copy, NULL) : strtod(copy, NULL));
 		p = two + (two[0] == '-');

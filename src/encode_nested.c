@@ -73,7 +73,7 @@ find_quote(const char *p, const char *end, bool doubled, bool *escapes)
 	*escapes = false;
 	for (; p < end; p++)
 	{
-		if (*p == '\\')
+		if (*p == '\\' && p + 1 < end)
 		{
 			*escapes = true;
 			p++;
