@@ -244,6 +244,14 @@ named_kind(const char *name)
 		return TK_KIND_HSTORE;
 	if (strcmp(name, "ltree") == 0)
 		return TK_KIND_LTREE;
+	if (strcmp(name, "geometry") == 0)
+		return TK_KIND_GEOMETRY;
+	if (strcmp(name, "geography") == 0)
+		return TK_KIND_GEOGRAPHY;
+	if (strcmp(name, "vector") == 0)
+		return TK_KIND_VECTOR;
+	if (strcmp(name, "halfvec") == 0)
+		return TK_KIND_HALFVEC;
 	if (strcmp(name, "citext") == 0 || strcmp(name, "isbn") == 0)
 		return TK_KIND_TEXT;
 	return TK_KIND_OTHER;

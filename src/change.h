@@ -44,6 +44,10 @@ typedef enum TkKind
 	TK_KIND_BIT,				/* '0101', likewise varbit */
 	TK_KIND_VARBIT,
 	TK_KIND_POINT,				/* '(1.5,-2)' */
+	TK_KIND_GEOMETRY,			/* PostGIS: hex digits of its extended well-known binary */
+	TK_KIND_GEOGRAPHY,
+	TK_KIND_VECTOR,				/* pgvector: '[1,2.5]' */
+	TK_KIND_HALFVEC,
 	TK_KIND_HSTORE,				/* hstore_out's text: "a"=>"1", "b"=>NULL */
 	TK_KIND_ARRAY,				/* array_out's text; see element */
 	TK_KIND_COMPOSITE			/* record_out's text; see attributes */

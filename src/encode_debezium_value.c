@@ -799,6 +799,89 @@ append_point(TkBuffer *out, const char *text, size_t len)
 	return true;
 }
 
+/* The byte that two hex digits stand for, or -1 */
+static int
+hex_byte(const char *text)
+{
+	static const char digits[] = "0123456789abcdef0123456789ABCDEF";
+	const char *high = memchr(digits, text[0], sizeof(digits) - 1);
+	const char *low = memchr(digits, text[1], sizeof(digits) - 1);
+
+	return high == NULL || low == NULL ? -1 : (int) ((high - digits) % 16 * 16 + (low - digits) % 16);
+}
+
+/* Four bytes from the one at "at" on */
+static uint32_t
+hex_word(const char *text, size_t at, bool little_endian)
+{
+	uint32_t	word = 0;
+	size_t		i;
+
+	for (i = 0; i < 4; i++)
+		word = word << 8 | (uint32_t) (hex_byte(text + 2 * (at + (little_endian ? 3 - i : i))) & 0xFF);
+	return word;
+}
+
+/*
+ * PostGIS's extended well-known binary: the order of bytes, the type with a
+ * flag that says whether the SRID follows.
+ */
+static bool
+append_geometry(TkBuffer *out, const char *text, size_t len)
+{
+	size_t		start = out->len;
+	bool		little_endian;
+
+	if (len < 2 * 9)
+		return false;
+	append_literal(out, "{\"wkb\":");
+	if (!tk_append_hex(out, text, len))
+	{
+		out->len = start;
+		return false;
+	}
+	little_endian = hex_byte(text) != 0;
+	append_literal(out, ",\"srid\":");
+	if ((hex_word(text, 1, little_endian) & 0x20000000) != 0)
+		tk_decimal(out, (int32_t) hex_word(text, 5, little_endian));
+	else
+		append_literal(out, "null");
+	tk_buffer_char(out, '}');
+	return true;
+}
+
+/* '[1,2.5]' of pgvector */
+static bool
+append_vector(TkBuffer *out, const char *text, size_t len, bool single)
+{
+	const char *p;
+	const char *end;
+	size_t		start = out->len;
+
+	if (len < 2 || text[0] != '[' || text[len - 1] != ']')
+		return false;
+	p = text + 1;
+	end = text + len - 1;
+	tk_buffer_char(out, '[');
+	while (p < end)
+	{
+		const char *comma = memchr(p, ',', (size_t) (end - p));
+		size_t		n = (size_t) ((comma != NULL ? comma : end) - p);
+
+		if (!tk_is_json_number(p, n))
+		{
+			out->len = start;
+			return false;
+		}
+		if (out->len > start + 1)
+			tk_buffer_char(out, ',');
+		append_float(out, p, n, single);
+		p += n + 1;
+	}
+	tk_buffer_char(out, ']');
+	return true;
+}
+
 /* An object in a string */
 static bool
 append_hstore(TkBuffer *out, const TkType *type, const char *text, size_t len)
@@ -831,6 +914,8 @@ tk_debezium_has(const TkType *type)
 				case TK_KIND_XML:
 				case TK_KIND_POINT:
 				case TK_KIND_ARRAY:
+				case TK_KIND_VECTOR:
+				case TK_KIND_HALFVEC:
 					return false;
 				default:
 					return tk_debezium_has(type->element);
@@ -873,6 +958,12 @@ tk_debezium_value(TkBuffer *out, const TkType *type, const char *text, size_t le
 			return true;
 		case TK_KIND_POINT:
 			return append_point(out, text, len);
+		case TK_KIND_GEOMETRY:
+		case TK_KIND_GEOGRAPHY:
+			return append_geometry(out, text, len);
+		case TK_KIND_VECTOR:
+		case TK_KIND_HALFVEC:
+			return append_vector(out, text, len, type->kind == TK_KIND_HALFVEC);
 		case TK_KIND_HSTORE:
 			return append_hstore(out, type, text, len);
 		case TK_KIND_ARRAY:

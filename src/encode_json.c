@@ -408,22 +408,17 @@ tk_append_base64(TkBuffer *out, const unsigned char *bytes, size_t len)
 	out->len = (size_t) (w - out->data);
 }
 
-/* '\x00ff' → "AP8=" */
-static void
-append_bytea(TkBuffer *out, const char *text, size_t len)
+bool
+tk_append_hex(TkBuffer *out, const char *text, size_t len)
 {
-	const unsigned char *p = (const unsigned char *) text + 2;
-	size_t		left;
+	const unsigned char *p = (const unsigned char *) text;
+	size_t		left = len / 2;
 	char	   *w;
 
-	if (len < 2 || len % 2 != 0 || text[0] != '\\' || text[1] != 'x')
-	{
-		tk_json_string(out, text, len);
-		return;
-	}
-	left = (len - 2) / 2;
+	if (len % 2 != 0)
+		return false;
 	if (!tk_buffer_reserve(out, (left + 2) / 3 * 4 + 2))
-		return;
+		return true;
 	w = out->data + out->len;
 	*w++ = '"';
 	while (left > 0)
@@ -436,14 +431,9 @@ append_bytea(TkBuffer *out, const char *text, size_t len)
 		{
 			unsigned char v = hex_value[p[i]];
 
+			/* Nothing is committed to "out" yet. */
 			if (v == 0)
-			{
-				/*
-				 * Not what bytea_output = hex writes: nothing is committed to "out" yet.
-				 */
-				tk_json_string(out, text, len);
-				return;
-			}
+				return false;
 			bits |= (uint32_t) (v - 1) << (20 - 4 * i);
 		}
 		w[0] = base64_digits[bits >> 18];
@@ -456,6 +446,15 @@ append_bytea(TkBuffer *out, const char *text, size_t len)
 	}
 	*w++ = '"';
 	out->len = (size_t) (w - out->data);
+	return true;
+}
+
+/* '\x00ff' → "AP8="; what bytea_output = hex doesn't write stays as it is. */
+static void
+append_bytea(TkBuffer *out, const char *text, size_t len)
+{
+	if (len < 2 || text[0] != '\\' || text[1] != 'x' || !tk_append_hex(out, text + 2, len - 2))
+		tk_json_string(out, text, len);
 }
 
 /*
@@ -585,6 +584,10 @@ tk_json_value(TkBuffer *out, const TkType *type, const TkValue *value, int style
 		case TK_KIND_BIT:
 		case TK_KIND_VARBIT:
 		case TK_KIND_POINT:
+		case TK_KIND_GEOMETRY:
+		case TK_KIND_GEOGRAPHY:
+		case TK_KIND_VECTOR:
+		case TK_KIND_HALFVEC:
 			tk_json_text(out, text, len, style);
 			break;
 	}

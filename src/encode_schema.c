@@ -109,6 +109,34 @@ append_point(TkBuffer *out, bool optional, const char *field)
 	append_end(out, field);
 }
 
+/* Debezium says of a geometry always that it is optional. */
+static void
+append_geometry(TkBuffer *out, const TkType *type, bool optional, const char *field)
+{
+	bool		geometry = type->kind == TK_KIND_GEOMETRY;
+
+	append_literal(out, "{\"type\":\"struct\",\"fields\":[{\"type\":\"bytes\",\"optional\":false,\"field\":\"wkb\"},"
+				   "{\"type\":\"int32\",\"optional\":true,\"field\":\"srid\"}]");
+	append_optional(out, optional || geometry);
+	append_name(out, geometry ? "io.debezium.data.geometry.Geometry" : "io.debezium.data.geometry.Geography");
+	append_literal(out, ",\"doc\":\"");
+	tk_buffer_string(out, geometry ? "Geometry\"" : "Geography\"");
+	append_end(out, field);
+}
+
+static void
+append_vector(TkBuffer *out, const TkType *type, bool optional, const char *field)
+{
+	bool		half = type->kind == TK_KIND_HALFVEC;
+
+	append_literal(out, "{\"type\":\"array\",\"items\":{\"type\":\"");
+	tk_buffer_string(out, half ? "float" : "double");
+	append_literal(out, "\",\"optional\":false}");
+	append_optional(out, optional);
+	append_name(out, half ? "io.debezium.data.FloatVector" : "io.debezium.data.DoubleVector");
+	append_end(out, field);
+}
+
 /* One parameter, a string */
 static void
 append_parameter(TkBuffer *out, const char *name, const char *value)
@@ -349,6 +377,18 @@ append_schema(TkBuffer *out, const TkType *type, bool optional, int style, const
 			if (!debezium)
 				break;
 			append_point(out, optional, field);
+			return;
+		case TK_KIND_GEOMETRY:
+		case TK_KIND_GEOGRAPHY:
+			if (!debezium)
+				break;
+			append_geometry(out, type, optional, field);
+			return;
+		case TK_KIND_VECTOR:
+		case TK_KIND_HALFVEC:
+			if (!debezium)
+				break;
+			append_vector(out, type, optional, field);
 			return;
 		default:
 			break;

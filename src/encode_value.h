@@ -33,6 +33,9 @@ extern void tk_json_text(TkBuffer *out, const char *text, size_t len, int style)
 /* Base64 between quotes */
 extern void tk_append_base64(TkBuffer *out, const unsigned char *bytes, size_t len);
 
+/* The bytes that hex digits stand for, likewise.  False, with nothing written, for other text. */
+extern bool tk_append_hex(TkBuffer *out, const char *text, size_t len);
+
 /* JSON's grammar of a number */
 extern bool tk_is_json_number(const char *p, size_t len);
 

@@ -42,6 +42,10 @@ CREATE SCHEMA x;
 CREATE EXTENSION hstore SCHEMA x;
 CREATE EXTENSION citext SCHEMA x;
 CREATE EXTENSION ltree SCHEMA x;
+CREATE TYPE x.geometry;
+CREATE FUNCTION x.geometry_in(cstring) RETURNS x.geometry AS 'textin' LANGUAGE internal IMMUTABLE STRICT;
+CREATE FUNCTION x.geometry_out(x.geometry) RETURNS cstring AS 'textout' LANGUAGE internal IMMUTABLE STRICT;
+CREATE TYPE x.geometry (INPUT = x.geometry_in, OUTPUT = x.geometry_out);
 CREATE TYPE mood AS ENUM ('sad', 'o"k');
 CREATE TYPE point3 AS (x float8, "Y z" numeric(6,2), label text);
 CREATE TYPE shape AS (points point3[], tags text[], kind mood, at timestamptz, bits bytea, doc jsonb, extra x.hstore);
@@ -119,6 +123,10 @@ my @types = (
 	[ 'tiny', [ '8', '8', '8' ] ],
 	[ 'x.hstore', [ "'a=>1, \"q\\\"\"=>NULL'", '{"a":"1","q\\"":null}', '"{\\"a\\":\\"1\\",\\"q\\\\\\"\\":null}"' ],
 		[ "''", '{}', '"{}"' ] ],
+
+	# PostGIS's type is known by its name; this one is a text of that name
+	[ 'x.geometry', [ "'0101000020E6100000000000000000F03F0000000000000040'", '"0101000020E6100000000000000000F03F0000000000000040"',
+			'{"wkb":"AQEAACDmEAAAAAAAAAAA8D8AAAAAAAAAQA==","srid":4326}' ] ],
 
 	# arrays
 	[ 'int4[]', [ "'{1,NULL,3}'", ('[1,null,3]') x 2 ], [ "'{}'", ('[]') x 2 ], [ "'[0:1]={1,2}'", ('[1,2]') x 2 ],

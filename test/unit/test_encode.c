@@ -869,6 +869,25 @@ debezium_other_scalars(void)
 			 "{\"x\":1.0,\"y\":-0.5,\"wkb\":\"AQEAAAAAAAAAAADwPwAAAAAAAOC/\",\"srid\":null}");
 	DEBEZIUM(TK_KIND_POINT, -1, "(1", "\"(1\"");
 
+	/* PostGIS: POINT(1 2), without and with SRID 4326, little- and big-endian */
+	DEBEZIUM(TK_KIND_GEOMETRY, -1, "0101000000000000000000F03F0000000000000040",
+			 "{\"wkb\":\"AQEAAAAAAAAAAADwPwAAAAAAAABA\",\"srid\":null}");
+	DEBEZIUM(TK_KIND_GEOGRAPHY, -1, "0101000020E6100000000000000000F03F0000000000000040",
+			 "{\"wkb\":\"AQEAACDmEAAAAAAAAAAA8D8AAAAAAAAAQA==\",\"srid\":4326}");
+	DEBEZIUM(TK_KIND_GEOMETRY, -1, "0020000001000010E63FF00000000000004000000000000000",
+			 "{\"wkb\":\"ACAAAAEAABDmP/AAAAAAAABAAAAAAAAAAA==\",\"srid\":4326}");
+	DEBEZIUM(TK_KIND_GEOMETRY, -1, "0101000000000000000000F03X0000000000000040",
+			 "\"0101000000000000000000F03X0000000000000040\"");
+	DEBEZIUM(TK_KIND_GEOMETRY, -1, "0101", "\"0101\"");
+
+	/* pgvector */
+	DEBEZIUM(TK_KIND_VECTOR, -1, "[1,-2.5,1e+10]", "[1.0,-2.5,1.0E10]");
+	DEBEZIUM(TK_KIND_HALFVEC, -1, "[0.1]", "[0.1]");
+	DEBEZIUM(TK_KIND_VECTOR, -1, "[]", "[]");
+	DEBEZIUM(TK_KIND_VECTOR, -1, "[1,x]", "\"[1,x]\"");
+	DEBEZIUM(TK_KIND_VECTOR, -1, "[", "\"[\"");
+	DEBEZIUM(TK_KIND_VECTOR, -1, "", "\"\"");
+
 	/* As Java's Jackson writes strings */
 	DEBEZIUM(TK_KIND_TEXT, -1, "a\"\x1F\n", "\"a\\\"\\u001F\\n\"");
 	DEBEZIUM(TK_KIND_TEXT, -1, "\xC3\xA9 \xEF\xBF\xBF", "\"\xC3\xA9 \xEF\xBF\xBF\"");
@@ -898,7 +917,8 @@ any_bytes_become_json(unsigned seed)
 	static const TkKind kinds[] = {
 		TK_KIND_TEXT, TK_KIND_BOOL, TK_KIND_INTEGER, TK_KIND_FLOAT, TK_KIND_NUMERIC, TK_KIND_MONEY,
 		TK_KIND_BYTEA, TK_KIND_JSON, TK_KIND_DATE, TK_KIND_TIME, TK_KIND_TIMETZ, TK_KIND_TIMESTAMP,
-		TK_KIND_TIMESTAMPTZ, TK_KIND_INTERVAL, TK_KIND_REAL, TK_KIND_BIT, TK_KIND_VARBIT, TK_KIND_POINT, TK_KIND_HSTORE
+		TK_KIND_TIMESTAMPTZ, TK_KIND_INTERVAL, TK_KIND_REAL, TK_KIND_BIT, TK_KIND_VARBIT, TK_KIND_POINT, TK_KIND_HSTORE,
+		TK_KIND_GEOMETRY, TK_KIND_VECTOR
 	};
 	static const char first[] = "{(\"P";
 	TkBuffer	out = {0};
@@ -1635,6 +1655,16 @@ each_type_has_its_schema(void)
 			FIELD("bytes", "true", "", "wkb") "," FIELD("int32", "true", "", "srid")
 			"],\"optional\":true" NAMED("io.debezium.data.geometry.Point")
 			",\"doc\":\"Geometry (POINT)\",\"field\":\"c\"}");
+	SCHEMAS(TK_KIND_GEOMETRY, -1, C("string", ""),
+			"{\"type\":\"struct\",\"fields\":[" FIELD("bytes", "false", "", "wkb") "," FIELD("int32", "true", "", "srid")
+			"],\"optional\":true" NAMED("io.debezium.data.geometry.Geometry") ",\"doc\":\"Geometry\",\"field\":\"c\"}");
+	SCHEMAS(TK_KIND_GEOGRAPHY, -1, C("string", ""),
+			"{\"type\":\"struct\",\"fields\":[" FIELD("bytes", "false", "", "wkb") "," FIELD("int32", "true", "", "srid")
+			"],\"optional\":true" NAMED("io.debezium.data.geometry.Geography") ",\"doc\":\"Geography\",\"field\":\"c\"}");
+	SCHEMAS(TK_KIND_VECTOR, -1, C("string", ""), "{\"type\":\"array\",\"items\":{\"type\":\"double\",\"optional\":false},"
+			"\"optional\":true" NAMED("io.debezium.data.DoubleVector") ",\"field\":\"c\"}");
+	SCHEMAS(TK_KIND_HALFVEC, -1, C("string", ""), "{\"type\":\"array\",\"items\":{\"type\":\"float\",\"optional\":false},"
+			"\"optional\":true" NAMED("io.debezium.data.FloatVector") ",\"field\":\"c\"}");
 	SCHEMAS(TK_KIND_HSTORE, -1, "{\"type\":\"map\",\"keys\":{\"type\":\"string\",\"optional\":false},"
 			"\"values\":{\"type\":\"string\",\"optional\":true},\"optional\":true,\"field\":\"c\"}",
 			C("string", NAMED("io.debezium.data.Json")));
