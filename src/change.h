@@ -132,7 +132,7 @@ typedef struct TkTransaction
 {
 	uint32_t	xid;
 	uint64_t	commit_lsn;		/* start of the commit record */
-	uint64_t	previous_commit_lsn;	/* of the transaction before; 0 = unknown */
+	uint64_t	previous_commit_lsn;	/* end of the commit record of the transaction before; 0 = unknown */
 	int64_t		commit_us;		/* commit time, µs since the Unix epoch */
 	int64_t		processing_us;	/* when this worker began with it, likewise */
 	uint64_t	sequence;		/* records given so far; the first is 1 */

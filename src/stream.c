@@ -33,6 +33,7 @@ static TkEncodeOptions encode_options;
 
 static TkTransaction transaction;
 static int64 transaction_records;
+static uint64 last_commit_end;	/* of the transaction before; 0: none was read yet */
 static int64 last_message;		/* number of the last genuine message in it */
 static TimestampTz rejection_logged_at;
 
@@ -387,12 +388,10 @@ stream_message(const TkMessage *message, XLogRecPtr lsn)
 static void
 begin_transaction(const TkMessage *message)
 {
-	uint64		previous = transaction.commit_lsn;
-
 	memset(&transaction, 0, sizeof(transaction));
 	transaction.xid = message->xid;
 	transaction.commit_lsn = message->commit_lsn;
-	transaction.previous_commit_lsn = previous;
+	transaction.previous_commit_lsn = last_commit_end;
 	transaction.commit_us = message->commit_us;
 	transaction.processing_us = GetCurrentTimestamp() +
 		((int64) (POSTGRES_EPOCH_JDATE - UNIX_EPOCH_JDATE) * USECS_PER_DAY);
@@ -407,6 +406,7 @@ end_transaction(const TkMessage *message)
 {
 	TkBuffer   *buffer = tk_append_buffer();
 
+	last_commit_end = message->end_lsn;
 	if (transaction_records == 0)
 		return;
 	if (encode_options.metadata_headers)
