@@ -120,11 +120,12 @@ tk_large_replaced(TkTopicRoute **route, const TkRelation *relation, char op, TkS
 	TkRecordSize size;
 	TkDeadLetter letter = {0};
 	char		shown[80];
+	const TkSpan last = {0, strlen("true")};
 
 	/* It may still get pg.last. */
 	if (encode_options->metadata_headers)
 	{
-		headers += tk_header_size(strlen("pg.last"), (TkSpan) {0, strlen("true")});
+		headers += tk_header_size(strlen("pg.last"), last);
 		nheaders++;
 	}
 	size = tk_record_size(*key, *value, headers, nheaders);

@@ -85,8 +85,8 @@ typedef struct TkPipelineEntry
 	char		reason[TK_REASON_MAX];	/* of a sticky state, or of the last failure */
 	char		hint[TK_HINT_MAX];
 	int			failed_checkpoints; /* in a row */
-	int64		batch_limit;	/* the least max.message.bytes of its topics so far, if librdkafka's batches have to be
-								 * smaller for it; 0: no need */
+	int64		batch_limit;	/* the least max.message.bytes of its topics so far, if librdkafka's batches have
+								 * to be smaller for it; 0: no need */
 	int64		outlived_checkpoint;	/* the one that has outlived transaction_timeout; 0: none */
 
 	/* From here on initialized once, for whoever has the entry. */

@@ -303,9 +303,15 @@ produced_headers(const TkMessage *message, const TkProduced *produced)
 	{
 		TkMessageBytes name;
 		TkMessageBytes value;
+		TkSpan		span = TK_NULL_SPAN;
 
 		tk_message_header(message->content, &at, &name, &value);
-		size += tk_header_size(name.len, value.data == NULL ? TK_NULL_SPAN : (TkSpan) {0, value.len});
+		if (value.data != NULL)
+			span = (TkSpan)
+		{
+			0, value.len
+		};
+		size += tk_header_size(name.len, span);
 	}
 	return size;
 }

@@ -273,16 +273,16 @@ foreach my $kind ([ 'large', "$rows rows" ], [ 'nested', '50 subtransactions of 
 
 	# each of the limits on its way, from near to far
 	is_stopped($node, 'value', 'failed',
-		qr/topic "value\.public\.value": a record \(key \{"id":2\}\) of \d+ bytes is larger than message\.max\.bytes/);
+		qr/topic "value\.public\.value": a record of table "public\.value" \(key \{"id":2\}\) of \d+ bytes is larger than message\.max\.bytes/);
 	query($node, q{ALTER SERVER large OPTIONS (ADD "message.max.bytes" '100000000')});
 	query($node, q{ALTER SERVER large OPTIONS (ADD "queue.buffering.max.kbytes" '1024')});
 	query($node, q{CALL kafka.resume('value')});
 	is_stopped($node, 'value', 'failed',
-		qr/topic "value\.public\.value": a record \(key \{"id":2\}\) of \d+ bytes is larger than queue\.buffering\.max\.kbytes/);
+		qr/topic "value\.public\.value": a record of table "public\.value" \(key \{"id":2\}\) of \d+ bytes is larger than queue\.buffering\.max\.kbytes/);
 	query($node, q{ALTER SERVER large OPTIONS (DROP "queue.buffering.max.kbytes")});
 	query($node, q{CALL kafka.resume('value')});
 	is_stopped($node, 'value', 'failed',
-		qr/topic "value\.public\.value" partition 0 \(key \{"id":2\}, \d+ bytes\): .*; the topic's max\.message\.bytes/);
+		qr/topic "value\.public\.value": a record of table "public\.value" \(key \{"id":2\}\) of \d+ bytes is larger than max\.message\.bytes/);
 	my @keys;
 	each_record('value.public.value', ['%k'], sub { push @keys, @_ });
 	is("@keys", '{"id":1}', "$what: what comes after it waits for it");
