@@ -15,6 +15,7 @@ typedef struct TkTopicRoute
 	bool		exists;
 	bool		reserved;		/* for what the pipeline itself writes: no table's */
 	Oid			table;			/* the one that has it by its name; Invalid: none yet */
+	Oid			outbox;			/* one whose records it gets; Invalid: none yet */
 	bool		asked;			/* for its limit */
 	size_t		max_batch;		/* its max.message.bytes; 0: not known */
 	size_t		easy;			/* a record whose key and value are less is not too large */

@@ -487,7 +487,9 @@ tk_table_entries(const TkDefinition *d)
 
 		entry->relid = DatumGetObjectId(column(row, 1, &isnull));
 		parsed = tk_parse_table_options(options, psprintf("a table of pipeline \"%s\"", d->name));
-		entry->operations = parsed->operations;
+		entry->operations = tk_table_operations(parsed, 0);
+		entry->outbox = parsed->route == TK_ROUTE_OUTBOX;
+		entry->event_type_header = parsed->event_type_header;
 		entry->settings.topic = parsed->topic;
 		entry->settings.keys = palloc(sizeof(char *) * Max(list_length(parsed->keys), 1));
 		foreach(lc, parsed->keys)

@@ -138,6 +138,8 @@ typedef struct TkTableEntry
 	Oid			relid;
 	TkTableSettings settings;	/* keys in UTF-8 */
 	int			operations;		/* 0: the pipeline's */
+	bool		outbox;			/* its rows are records themselves */
+	bool		event_type_header;
 } TkTableEntry;
 
 extern List *tk_table_entries(const TkDefinition *definition);

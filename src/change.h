@@ -79,6 +79,17 @@ typedef struct TkColumn
 	bool		not_null;
 } TkColumn;
 
+/* Columns of an outbox table, as indexes; type: -1 = not asked for */
+typedef struct TkOutbox
+{
+	bool		routed;			/* false: it is none, its rows are sent as changes */
+	int			id;
+	int			aggregatetype;
+	int			aggregateid;
+	int			payload;
+	int			type;
+} TkOutbox;
+
 typedef struct TkRelation
 {
 	uint32_t	relid;			/* of the partition root, where there is one */
@@ -92,6 +103,7 @@ typedef struct TkRelation
 	const char *topic;
 	void	   *plan;			/* the encoder's, see TkEncoder.plan */
 	void	   *route;			/* the pipeline's: long-lived topic handles; NULL: never sent */
+	TkOutbox	outbox;
 	int			operations;		/* which are sent: bits of the option "operations" */
 	uint64_t	order_in;		/* data_collection_order: commit LSN of the transaction it counts for … */
 	uint64_t	order;			/* … and the count so far */

@@ -23,6 +23,7 @@
 #include "utils/syscache.h"
 
 #include "checks.h"
+#include "encode_outbox.h"
 #include "pg_compat.h"
 #include "registry.h"
 #include "route.h"
@@ -310,10 +311,11 @@ tk_check_topics(const TkDefinition *d, Oid object)
 		const char **topic = palloc(4 * sizeof(char *));
 		bool		meant = !OidIsValid(object) || table->relid == object || get_rel_namespace(table->relid) == object;
 		char	   *name = palloc(TK_TOPIC_MAX + 1);
-		const char *problem = tk_route_topic(d->name, table->schema, table->table,
-											 entry ? entry->settings.topic : NULL, name);
+		const char *problem = entry && entry->outbox ? NULL : tk_route_topic(d->name, table->schema, table->table,
+																			 entry ? entry->settings.topic : NULL, name);
 
-		if (problem != NULL && !meant)
+		/* An outbox has no topic of its own. */
+		if ((entry != NULL && entry->outbox) || (problem != NULL && !meant))
 			continue;
 		if (problem != NULL)
 			ereport(ERROR,
@@ -351,6 +353,21 @@ tk_check_topics(const TkDefinition *d, Oid object)
 					 errhint("Leave one of them out, or give it to a pipeline of its own.") :
 					 errhint("Give one of them a topic of its own with kafka.set_table().")));
 		}
+	}
+}
+
+void
+tk_check_outbox(const TkDefinition *d, Oid relid, bool event_type)
+{
+	for (int i = 0; i < (event_type ? TK_OUTBOX_COLUMNS : TK_OUTBOX_COLUMNS - 1); i++)
+	{
+		if (get_attnum(relid, tk_outbox_columns[i]) > 0)
+			continue;
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_COLUMN),
+				 errmsg("column \"%s\" of table %s does not exist", tk_outbox_columns[i], tk_qualified_name(relid)),
+				 errdetail("The route \"outbox\" of pipeline \"%s\" needs the columns id, aggregatetype, aggregateid and payload, and type for event_type_header.",
+						   d->name)));
 	}
 }
 

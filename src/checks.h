@@ -45,6 +45,9 @@ extern void tk_check_replica_identity(const char *pipeline, Oid relid, int opera
 /* Chosen key columns (char *) must exist, once each, and be logged in every old row. */
 extern void tk_check_key(const TkDefinition *d, Oid relid, List *keys, int operations);
 
+/* The table has what the route outbox needs: its columns, and for events' types one more. */
+extern void tk_check_outbox(const TkDefinition *d, Oid relid, bool event_type);
+
 /*
  * Every table has a legal topic, and none by chance another's, or one that the
  * pipeline itself writes to.  "object": only for this table, or the tables of this

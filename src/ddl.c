@@ -619,14 +619,14 @@ check_all_topics(const char *publication)
 	}
 }
 
-/* Columns of a table have changed: those that set_table() chose for its key must still do. */
+/* Columns of a table have changed: those that set_table() chose for its key, or that an outbox needs, must still do. */
 static void
 check_keys(void)
 {
 	static TkStatement find = {
 		"SELECT t.pipeline_id, t.\"table\"::oid, t.options FROM kafka.pipeline_table t "
 		"JOIN pg_catalog.pg_event_trigger_ddl_commands() c ON c.classid = 'pg_catalog.pg_class'::pg_catalog.regclass "
-		"AND c.objid = t.\"table\"::oid WHERE t.options OPERATOR(pg_catalog.?) 'key'", 0, {0}, NULL
+		"AND c.objid = t.\"table\"::oid WHERE t.options OPERATOR(pg_catalog.?|) ARRAY['key', 'route']", 0, {0}, NULL
 	};
 	uint64		n = tk_execute(&find, NULL, NULL, false);
 	SPITupleTable *rows = SPI_tuptable;
@@ -640,8 +640,10 @@ check_keys(void)
 		char	   *what = psprintf("pipeline \"%s\"", d->name);
 		TkTableOptions *table = tk_parse_table_options(raw, what);
 
+		if (table->route == TK_ROUTE_OUTBOX)
+			tk_check_outbox(d, relid, table->event_type_header);
 		tk_check_key(d, relid, table->keys,
-					 table->operations ? table->operations : tk_parse_pipeline_options(d->raw_options, what)->operations);
+					 tk_table_operations(table, tk_parse_pipeline_options(d->raw_options, what)->operations));
 	}
 }
 

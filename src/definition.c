@@ -476,7 +476,10 @@ tk_set_table(PG_FUNCTION_ARGS)
 	stored = tk_merge_options(stored, PG_GETARG_JSONB_P(2));
 	table = tk_parse_table_options(stored, what);
 	options = tk_parse_pipeline_options(d->raw_options, psprintf("pipeline \"%s\"", name));
-	operations = table->operations ? table->operations : options->operations;
+	tk_check_table_options(table, what);
+	operations = tk_table_operations(table, options->operations);
+	if (table->route == TK_ROUTE_OUTBOX)
+		tk_check_outbox(d, relid, table->event_type_header);
 	tk_check_key(d, relid, table->keys, operations);
 	if (d->publication == NULL)
 		tk_check_replica_identity(name, relid, operations);

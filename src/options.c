@@ -47,6 +47,7 @@ typedef enum OptionKind
 	OPTION_JSON_MODE,
 	OPTION_SCALARS,
 	OPTION_OVERSIZE,
+	OPTION_ROUTE,
 	OPTION_OPERATIONS,			/* int, bits */
 	OPTION_CONFIGS,				/* object of strings */
 	OPTION_KEYS					/* List of char * */
@@ -96,6 +97,8 @@ static const OptionSpec table_specs[] = {
 	{"topic", OPTION_TOPIC, TABLE(topic), 0, 0},
 	{"key", OPTION_KEYS, TABLE(keys), 0, 0},
 	{"operations", OPTION_OPERATIONS, TABLE(operations), 0, 0},
+	{"route", OPTION_ROUTE, TABLE(route), 0, 0},
+	{"event_type_header", OPTION_BOOL, TABLE(event_type_header), 0, 0},
 	{NULL, 0, 0, 0, 0}
 };
 
@@ -355,6 +358,11 @@ parse_value(const OptionSpec *spec, const JsonbValue *value, char *target, const
 			else
 				bad_value(what, spec, text, "\"fail\" or \"dead_letter\"");
 			return;
+		case OPTION_ROUTE:
+			if (text == NULL || strcmp(text, "outbox") != 0)
+				bad_value(what, spec, text, "\"outbox\"");
+			*(TkTableRoute *) field = TK_ROUTE_OUTBOX;
+			return;
 		case OPTION_OPERATIONS:
 			*(int *) field = parse_operations(value);
 			if (*(int *) field == 0)
@@ -471,6 +479,41 @@ tk_parse_table_options(Jsonb *options, const char *what)
 
 	parse_options(options, table_specs, (char *) result, what);
 	return result;
+}
+
+int
+tk_table_operations(const TkTableOptions *table, int pipeline_operations)
+{
+	if (table->route == TK_ROUTE_OUTBOX)
+		return TK_OP_INSERT;
+	return table->operations ? table->operations : pipeline_operations;
+}
+
+void
+tk_check_table_options(const TkTableOptions *table, const char *what)
+{
+	const char *other = NULL;
+
+	if (table->route != TK_ROUTE_OUTBOX)
+	{
+		if (table->event_type_header)
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("option \"event_type_header\" of %s needs the route \"outbox\"", what)));
+		return;
+	}
+	if (table->topic != NULL)
+		other = "topic";
+	else if (table->keys != NIL)
+		other = "key";
+	else if (table->operations != 0 && table->operations != TK_OP_INSERT)
+		other = "operations";
+	if (other != NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("option \"%s\" of %s can't be set with the route \"outbox\"", other, what),
+				 errdetail("Each row inserted is a record, whose topic and key are in the row."),
+				 errhint("Set it to null in the same call.")));
 }
 
 Jsonb *

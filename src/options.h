@@ -61,11 +61,19 @@ typedef struct TkPipelineOptions
 	TkKafkaProperty *topic_configs;
 } TkPipelineOptions;
 
+typedef enum TkTableRoute
+{
+	TK_ROUTE_CHANGES,			/* its changes go to its topic */
+	TK_ROUTE_OUTBOX				/* its rows are records themselves */
+} TkTableRoute;
+
 typedef struct TkTableOptions
 {
 	char	   *topic;			/* NULL: <pipeline>.<schema>.<table> */
 	List	   *keys;			/* of char *, database encoding; NIL: the default key */
 	int			operations;		/* 0: the pipeline's */
+	TkTableRoute route;
+	bool		event_type_header;	/* outbox: send its column type as a header */
 } TkTableOptions;
 
 /*
@@ -76,6 +84,12 @@ typedef struct TkTableOptions
 extern TkPipelineOptions *tk_parse_pipeline_options(Jsonb *options, const char *what);
 extern void tk_check_pipeline_options(Jsonb *options, const char *what);
 extern TkTableOptions *tk_parse_table_options(Jsonb *options, const char *what);
+
+/* Which operations of the table are sent, where these are the pipeline's. */
+extern int	tk_table_operations(const TkTableOptions *table, int pipeline_operations);
+
+/* Do they fit together?  For a table's whole options; ERROR if not. */
+extern void tk_check_table_options(const TkTableOptions *table, const char *what);
 
 /* Merges a change into stored options: null removes a name. */
 extern Jsonb *tk_merge_options(Jsonb *stored, Jsonb *change);

@@ -14,6 +14,7 @@
 #include "postgres.h"
 
 #include "commands/dbcommands.h"
+#include "mb/pg_wchar.h"
 #include "miscadmin.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
@@ -21,6 +22,7 @@
 #include "utils/timestamp.h"
 
 #include "append.h"
+#include "encode_outbox.h"
 #include "large.h"
 #include "oversize.h"
 #include "pg_compat.h"
@@ -51,6 +53,18 @@ table_settings(Oid relid)
 	return entry ? &entry->settings : NULL;
 }
 
+static void
+describe_outbox(TkRelation *relation, bool event_type)
+{
+	const char *missing = tk_outbox_describe(relation, event_type);
+
+	if (missing != NULL)
+		tk_stop_sticky(TK_STATE_FAILED,
+					   "Publish the column; or let kafka.set_table() take the option route back: its rows are then sent as changes. Then CALL kafka.resume().",
+					   "table \"%s.%s\" with the route \"outbox\" has no column \"%s\", or it is not published",
+					   relation->schema, relation->table, missing);
+}
+
 /* The encoder's plan and the topic of a relation that pgoutput has described. */
 static void
 relation_described(TkRelation *relation, TkRelation *old)
@@ -61,6 +75,14 @@ relation_described(TkRelation *relation, TkRelation *old)
 	if (strcmp(relation->schema, "kafka") == 0)
 		return;
 	relation->operations = entry != NULL && entry->operations != 0 ? entry->operations : tk_pipeline.options->operations;
+	for (int i = 0; i < ncollections; i++)
+		if (collections[i] == old)
+			collections[i] = relation;
+	if (entry != NULL && entry->outbox)
+	{
+		describe_outbox(relation, entry->event_type_header);
+		return;
+	}
 	relation->route = tk_table_route(relation->relid, relation->schema, relation->table);
 	relation->topic = ((TkTopicRoute *) relation->route)->topic;
 	relation->plan = encoder->plan(&encode_options, relation);
@@ -68,15 +90,13 @@ relation_described(TkRelation *relation, TkRelation *old)
 		ereport(ERROR,
 				(errcode(ERRCODE_OUT_OF_MEMORY),
 				 errmsg("out of memory")));
-	for (int i = 0; i < ncollections; i++)
-		if (collections[i] == old)
-			collections[i] = relation;
 }
 
 static void
 relation_dropped(TkRelation *relation)
 {
-	encoder->free_plan(relation->plan);
+	if (relation->plan != NULL)
+		encoder->free_plan(relation->plan);
 }
 
 static const TkChangeHooks hooks = {table_settings, relation_described, relation_dropped};
@@ -236,6 +256,57 @@ operation_wanted(const TkChange *change)
 	return false;
 }
 
+/* Something of a table will be sent. */
+static void
+begin_event(TkRelation *relation)
+{
+	if (tk_pipeline.checkpoint.state != TK_CHECKPOINT_OPEN)
+		open_checkpoint();
+	if (!tk_pipeline.options->transaction_metadata)
+		return;
+	if (transaction.total_order == 0)
+		send_transaction_marker(false);
+	note_collection(relation);
+}
+
+/* The start of a text value, for people. */
+static char *
+beginning(const TkValue *value)
+{
+	if (value->kind != TK_VALUE_TEXT)
+		return pstrdup("null");
+	return psprintf("\"%s\"", pnstrdup(value->data, pg_encoding_mbcliplen(PG_UTF8, value->data, (int) value->len, 60)));
+}
+
+/* A row of an outbox: its record. */
+static void
+stream_outbox(const TkChange *change)
+{
+	const TkRelation *relation = change->relation;
+	TkBuffer   *buffer = tk_append_buffer();
+	char		topic[TK_TOPIC_MAX + 1];
+	TkTopicRoute *route;
+	TkRecord	record;
+	const char *problem;
+
+	if (change->operation != TK_INSERT)
+		return;
+	problem = tk_outbox_topic(change, topic);
+	if (problem != NULL)
+		tk_stop_sticky(TK_STATE_FAILED,
+					   "Let kafka.set_table() take the option route back, and CALL kafka.resume(): its rows are sent as changes; or kafka.accept_position() behind the row.",
+					   "aggregatetype %s of outbox \"%s.%s\", id %s, at %X/%X, makes no topic: %s",
+					   beginning(&change->new[relation->outbox.aggregatetype]), relation->schema, relation->table,
+					   beginning(&change->new[relation->outbox.id]), LSN_FORMAT_ARGS((XLogRecPtr) change->lsn), problem);
+	begin_event(change->relation);
+	route = tk_outbox_route(relation->relid, topic);
+	tk_outbox_encode(&encode_options, &transaction, change, buffer, &record);
+	check_buffer(buffer, relation);
+	append_encoded(route, &record, change);
+	check_buffer(buffer, relation);
+	tk_append_done(encode_options.metadata_headers);
+}
+
 static void
 stream_change(const TkChange *change)
 {
@@ -244,18 +315,15 @@ stream_change(const TkChange *change)
 	TkRecord	records[TK_MAX_RECORDS];
 	int			n;
 
-	/* Without a route it is one of the extension's own tables. */
+	/* Without a route it is an outbox, or one of the extension's own tables. */
+	if (relation->outbox.routed)
+	{
+		stream_outbox(change);
+		return;
+	}
 	if (relation->route == NULL || !operation_wanted(change))
 		return;
-	if (tk_pipeline.checkpoint.state != TK_CHECKPOINT_OPEN)
-		open_checkpoint();
-	if (tk_pipeline.options->transaction_metadata)
-	{
-		if (transaction.total_order == 0)
-			send_transaction_marker(false);
-		note_collection(relation);
-	}
-
+	begin_event(relation);
 	n = encoder->encode(&encode_options, relation->plan, &transaction, change, buffer, records);
 	check_buffer(buffer, relation);
 	for (int i = 0; i < n; i++)

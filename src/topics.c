@@ -316,6 +316,8 @@ rival_of(Oid relid, const TkTopicRoute *route, bool given)
 		return route->table;
 	if (given)
 		return InvalidOid;
+	if (OidIsValid(route->outbox) && route->outbox != relid && is_published(route->outbox))
+		return route->outbox;
 	foreach(lc, tk_pipeline.tables)
 	{
 		TkTableEntry *entry = (TkTableEntry *) lfirst(lc);
@@ -362,6 +364,30 @@ tk_table_route(Oid relid, const char *schema, const char *table)
 	return route;
 }
 
+TkTopicRoute *
+tk_outbox_route(Oid relid, const char *topic)
+{
+	TkTopicRoute *route = route_entry(topic);
+	Oid			rival;
+
+	if (route->outbox == relid)
+		return route;
+	if (route->reserved || strcmp(topic, tk_pipeline.progress_topic) == 0)
+		tk_stop_sticky(TK_STATE_FAILED,
+					   "CALL kafka.accept_position() goes on behind the row that names it.",
+					   "outbox %s: the topic \"%s\" is for what the pipeline itself writes", table_name(relid), topic);
+
+	/* Several outboxes may share it: they say so themselves. */
+	rival = rival_of(relid, route, true);
+	if (OidIsValid(rival))
+		tk_stop_sticky(TK_STATE_FAILED,
+					   "Give the table another topic with kafka.set_table(), then CALL kafka.resume().",
+					   "table %s and outbox %s would share the topic \"%s\"", table_name(rival), table_name(relid), topic);
+	ensure_route(route);
+	route->outbox = relid;
+	return route;
+}
+
 void
 tk_stream_ensure_topics(void)
 {
@@ -376,9 +402,12 @@ tk_stream_ensure_topics(void)
 	foreach(lc, tables)
 	{
 		TkTableName *table = (TkTableName *) lfirst(lc);
+		const TkTableEntry *entry = tk_table_entry(table->relid);
 		char		topic[TK_TOPIC_MAX + 1];
 		TkTopicRoute *route;
 
+		if (entry != NULL && entry->outbox)
+			continue;
 		table_topic(table->relid, table->schema, table->table, topic);
 		route = route_entry(topic);
 		claim(route, table->relid, table->schema, table->table);

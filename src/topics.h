@@ -23,6 +23,9 @@ extern TkTopicRoute *tk_find_route(const char *topic);
  */
 extern TkTopicRoute *tk_table_route(Oid relid, const char *schema, const char *table);
 
+/* The route of an outbox table's records with this topic. */
+extern TkTopicRoute *tk_outbox_route(Oid relid, const char *topic);
+
 /* Makes sure that a topic is there that no table may have. */
 extern TkTopicRoute *tk_reserved_route(const char *topic);
 
