@@ -150,6 +150,14 @@ tk_cause(int code)
 	}
 }
 
+const char *
+tk_producer_needs(int code)
+{
+	return code == RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED ? TK_NEEDS(code, "Write on the topic") :
+		code == RD_KAFKA_RESP_ERR_TRANSACTIONAL_ID_AUTHORIZATION_FAILED ?
+		TK_NEEDS(code, "Write on the transactional id") : "";
+}
+
 /*
  * Makes a result of what a transactional call returned, and frees that.  An
  * error without any flag leaves the handle in a state nobody described: FATAL.
@@ -179,10 +187,7 @@ tk_fail_from(TkClient *client, rd_kafka_error_t *from, const char *what, TkKafka
 	if (cause == TK_CAUSE_TIMED_OUT && (trouble = tk_client_trouble(client, text)) != 0)
 		tk_fail(error, status, tk_cause(trouble), trouble, "%s: %s: %s", what, rd_kafka_error_string(from), text);
 	else
-		tk_fail(error, status, cause, code, "%s: %s%s", what, rd_kafka_error_string(from),
-				code == RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED ? TK_NEEDS(code, "Write on the topic") :
-				code == RD_KAFKA_RESP_ERR_TRANSACTIONAL_ID_AUTHORIZATION_FAILED ?
-				TK_NEEDS(code, "Write on the transactional id") : "");
+		tk_fail(error, status, cause, code, "%s: %s%s", what, rd_kafka_error_string(from), tk_producer_needs(code));
 	rd_kafka_error_destroy(from);
 	return status;
 }
@@ -319,13 +324,17 @@ tk_gave_up(TkClient *client, const TkDeadline *deadline, const char *what, TkKaf
 static void
 on_log(const rd_kafka_t *rk, int level, const char *facility, const char *text)
 {
-	/* The error of the transaction doesn't say which partition; only the log line does. */
+	/*
+	 * The error of the transaction doesn't say which partition; only the log line does.  Those that were asked
+	 * for together with it, and are innocent, have one too.
+	 */
 	if (rk && strcmp(facility, "ADDPARTS") == 0)
 	{
 		TkClient   *client = rd_kafka_opaque(rk);
 		const char *from = strstr(text, "Failed to add partition");
 
-		if (from && client->refused[0] == '\0')
+		if (from && client->refused[0] == '\0' &&
+			strstr(from, rd_kafka_err2str(RD_KAFKA_RESP_ERR_OPERATION_NOT_ATTEMPTED)) == NULL)
 			snprintf(client->refused, sizeof(client->refused), "%s", from);
 	}
 

@@ -72,6 +72,9 @@ extern TkKafkaCause tk_cause(int code);
 #define TK_NEEDS(code, acl) \
 	(tk_cause(code) == TK_CAUSE_AUTHORIZATION ? " (needs the ACL " acl ")" : "")
 
+/* That for a refusal of what a transactional producer does; "" for another code. */
+extern const char *tk_producer_needs(int code);
+
 extern bool tk_is_fenced(int code);
 extern TkKafkaStatus tk_fail_from(TkClient *client, rd_kafka_error_t *from, const char *what, TkKafkaError *error);
 

@@ -450,7 +450,7 @@ transaction_error(TkProducer *p, const char *where, TkKafkaError *error)
 			 where ? where : "");
 	if (code)
 		return tk_fail(error, tk_is_fenced(code) ? TK_KAFKA_FENCED : TK_KAFKA_FATAL, tk_cause(code), code,
-					   "%s: %s", what, why);
+					   "%s: %s%s", what, why, tk_producer_needs(code));
 	if (p->progress != OPEN)
 		return TK_KAFKA_OK;
 	result = rd_kafka_begin_transaction(p->client.rk);
