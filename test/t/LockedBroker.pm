@@ -110,6 +110,24 @@ sub granted
 	return $found > 0;
 }
 
+# All there are.
+sub count_acls
+{
+	my ($self) = @_;
+	my $bytes = KafkaRequest::call($self->{address}, 29, 1, pack('c n c n n c c', 1, 0xffff, 1, 0xffff, 0xffff, 1, 1));
+	my ($error, $resources, $rest) = unpack 'x4 s> x2 N a*', $bytes;
+	my $count = 0;
+
+	die "DescribeAcls: error $error" if $error;
+	foreach (1 .. $resources)
+	{
+		(my $acls, $rest) = unpack 'x n/x x N a*', $rest;
+		$count += $acls;
+		$rest = substr $rest, length pack('n/a* n/a*', unpack 'n/a* n/a*', $rest) . 'xx' foreach 1 .. $acls;
+	}
+	return $count;
+}
+
 sub grant
 {
 	my ($self, @acl) = @_;
