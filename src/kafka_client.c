@@ -27,7 +27,7 @@
 #include "kafka_rpc.h"
 #include "kafka_producer.h"
 
-#define LOG_LINES		64
+#define LOG_LINES		1024	/* 0.5 MB, used only where "debug" says so much */
 #define LOG_LINE_SIZE	512
 
 /*
