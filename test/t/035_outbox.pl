@@ -203,7 +203,8 @@ if ($node->pg_version >= 15)
 	query($node, q(INSERT INTO listed VALUES (1, 'listed', 'k', 'v')));
 	is_stopped($node, 'listed', 'failed', 'table "public\.listed" with the route "outbox" has no column "payload", or it is not published');
 	query($node, q(ALTER PUBLICATION listed SET TABLE listed; INSERT INTO listed VALUES (2, 'listed', 'k', 'w')));
-	fails_with(q(CALL kafka.resume('listed')), qr/has no column "payload"/, 'it counts as it was when the row was written');
+	$node->psql('postgres', q(CALL kafka.resume('listed')));    # it may see the pipeline run before that row comes by
+	is_stopped($node, 'listed', 'failed', 'has no column "payload"');
 	query($node, q(SELECT kafka.set_table('listed', 'listed', '{"route": null}'); CALL kafka.resume('listed')));
 	sent('listed');
 	is_deeply([ values_of('after.id', new_records('listed.public.listed', 2)) ], [ 1, 2 ], '… without the route nothing is lost');
