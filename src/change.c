@@ -231,6 +231,24 @@ builtin_kind(Oid oid, TkKind *kind)
 		case POINTOID:
 			*kind = TK_KIND_POINT;
 			return true;
+		case BOXOID:
+			*kind = TK_KIND_BOX;
+			return true;
+		case LSEGOID:
+			*kind = TK_KIND_LSEG;
+			return true;
+		case PATHOID:
+			*kind = TK_KIND_PATH;
+			return true;
+		case POLYGONOID:
+			*kind = TK_KIND_POLYGON;
+			return true;
+		case LINEOID:
+			*kind = TK_KIND_LINE;
+			return true;
+		case CIRCLEOID:
+			*kind = TK_KIND_CIRCLE;
+			return true;
 		default:
 			return false;
 	}

@@ -44,6 +44,12 @@ typedef enum TkKind
 	TK_KIND_BIT,				/* '0101', likewise varbit */
 	TK_KIND_VARBIT,
 	TK_KIND_POINT,				/* '(1.5,-2)' */
+	TK_KIND_BOX,				/* '(1,2),(0,0)' */
+	TK_KIND_LSEG,				/* '[(1,2),(0,0)]' */
+	TK_KIND_PATH,				/* likewise with any number of points, or '((1,2),(0,0))' if it is closed */
+	TK_KIND_POLYGON,			/* '((1,2),(0,0),(3,4))' */
+	TK_KIND_LINE,				/* '{1,2,3}' */
+	TK_KIND_CIRCLE,				/* '<(1,2),3>' */
 	TK_KIND_GEOMETRY,			/* PostGIS: hex digits of its extended well-known binary */
 	TK_KIND_GEOGRAPHY,
 	TK_KIND_VECTOR,				/* pgvector: '[1,2.5]' */

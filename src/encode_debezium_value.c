@@ -1,6 +1,6 @@
 /*
  * encode_debezium_value.c
- *	  Scalars as Debezium 3.6 writes them with its defaults.
+ *	  Scalars as Debezium 3.7 writes them with its defaults.
  *
  * That is: decimal.handling.mode precise, time.precision.mode adaptive,
  * interval.handling.mode numeric, binary.handling.mode bytes, hstore as JSON,
@@ -9,9 +9,9 @@
  *
  *	- What Debezium can't convert it makes null, with a warning in its log:
  *	  numeric's NaN and infinities, arrays in arrays, arrays of bit strings.
- *	- timestamp counts µs in 64 bits, and of infinity it makes a far time;
- *	  what is after the year 294247 comes out as Java's arithmetic wraps.
- *	- date makes of infinity two days of the year 5877612 BC.
+ *	- timestamp counts µs in 64 bits; of infinity it makes the ends of that range,
+ *	  and what is after the year 294247 comes out as Java's arithmetic wraps.
+ *	- date makes of infinity two far days, and in arrays two near ones.
  *	- An hstore is in the order of Java's HashMap; time[] has no µs.
  *
  * Where Debezium's task would end (timetz 24:00 or with seconds in its offset,
@@ -31,11 +31,13 @@
 #define SECONDS_PER_DAY	INT64_C(86400)
 #define US_PER_DAY		(SECONDS_PER_DAY * US_PER_SECOND)
 
-/* What pgjdbc and Debezium make of infinity */
+/* What Debezium makes of infinity: in ms (pgjdbc's), as days, and as the days of java.sql.Date, whose 32 bits overflow */
 #define TIMESTAMP_INFINITY			INT64_C(9223372036825200000)
 #define TIMESTAMP_MINUS_INFINITY	INT64_C(-9223372036832400000)
-#define DATE_INFINITY				INT64_C(-2147472693)	/* -5877611-06-21 */
-#define DATE_MINUS_INFINITY			INT64_C(-2147472692)	/* -5877611-06-22 */
+#define DATE_INFINITY				INT64_C(2146033979) /* 5877611-06-21 */
+#define DATE_MINUS_INFINITY			INT64_C(-2147472691)	/* -5877611-06-23 */
+#define ELEMENT_INFINITY			INT64_C(-622191234)
+#define ELEMENT_MINUS_INFINITY		INT64_C(-625821272)
 
 /* A longer number's memory is taken from the heap. */
 #define STACK_LIMBS		64
@@ -458,15 +460,15 @@ time_precision(int32_t typmod)
 }
 
 static bool
-append_date(TkBuffer *out, const char *text, size_t len)
+append_date(TkBuffer *out, const char *text, size_t len, bool in_array)
 {
 	Cursor		c = {text, text + len};
 	Day			day;
 
 	if (is_text(text, len, "infinity"))
-		tk_decimal(out, DATE_INFINITY);
+		tk_decimal(out, in_array ? ELEMENT_INFINITY : DATE_INFINITY);
 	else if (is_text(text, len, "-infinity"))
-		tk_decimal(out, DATE_MINUS_INFINITY);
+		tk_decimal(out, in_array ? ELEMENT_MINUS_INFINITY : DATE_MINUS_INFINITY);
 	else if (parse_day(&c, &day) && c.p == c.end)
 		tk_decimal(out, epoch_day(&day));
 	else
@@ -565,9 +567,9 @@ append_timestamp(TkBuffer *out, const char *text, size_t len, int32_t typmod)
 	int64_t		seconds;
 
 	if (is_text(text, len, "infinity"))
-		tk_decimal(out, in_ms ? TIMESTAMP_INFINITY / 1000 : TIMESTAMP_INFINITY);
+		tk_decimal(out, in_ms ? TIMESTAMP_INFINITY : INT64_MAX);
 	else if (is_text(text, len, "-infinity"))
-		tk_decimal(out, in_ms ? TIMESTAMP_MINUS_INFINITY / 1000 : TIMESTAMP_MINUS_INFINITY);
+		tk_decimal(out, in_ms ? TIMESTAMP_MINUS_INFINITY : INT64_MIN);
 	else if (parse_timestamp(&c, &day, &us) && c.p == c.end)
 	{
 		seconds = epoch_day(&day) * SECONDS_PER_DAY + us / US_PER_SECOND;
@@ -753,49 +755,240 @@ append_bits(TkBuffer *out, const char *text, size_t len, int32_t typmod)
 		free(bytes);
 }
 
-/* Little-endian, as well-known binary says it is */
-static void
-put_double(unsigned char *to, const char *text)
+/* A coordinate, as text and, ended by a NUL, for strtod() */
+typedef struct Coordinate
 {
-	double		d = strtod(text, NULL);
-	uint64_t	bits;
-	int			i;
+	char		text[32];
+	size_t		len;
+} Coordinate;
 
-	memcpy(&bits, &d, 8);
-	for (i = 0; i < 8; i++)
-		to[i] = (unsigned char) (bits >> (8 * i));
+/* The next number of a geometric type's text, whatever brackets stand around. */
+static bool
+next_coordinate(Cursor *c, Coordinate *number)
+{
+	static const char brackets[] = "()[]<>{},";
+
+	while (c->p < c->end && memchr(brackets, *c->p, sizeof(brackets) - 1) != NULL)
+		c->p++;
+	number->len = 0;
+	while (c->p < c->end && memchr(brackets, *c->p, sizeof(brackets) - 1) == NULL)
+	{
+		if (number->len + 1 == sizeof(number->text))
+			return false;
+		number->text[number->len++] = *c->p++;
+	}
+	number->text[number->len] = '\0';
+	return number->len > 0;
 }
 
-/* '(1.5,-2)' */
+/* The first "n" numbers; false if there are more or less. */
+static bool
+parse_coordinates(const char *text, size_t len, Coordinate *numbers, int n)
+{
+	Cursor		c = {text, text + len};
+	Coordinate	more;
+	int			i;
+
+	for (i = 0; i < n; i++)
+	{
+		if (!next_coordinate(&c, &numbers[i]))
+			return false;
+	}
+	return !next_coordinate(&c, &more) && c.p == c.end;
+}
+
+static void
+append_coordinate(TkBuffer *out, const Coordinate *number)
+{
+	append_float(out, number->text, number->len, false);
+}
+
+/*
+ * Well-known binary, little-endian
+ */
+#define WKB_POINT		1
+#define WKB_LINE_STRING	2
+#define WKB_POLYGON		3
+
+static void
+binary_word(TkBuffer *binary, uint32_t word)
+{
+	int			i;
+
+	for (i = 0; i < 4; i++)
+		tk_buffer_char(binary, (char) (word >> (8 * i)));
+}
+
+static void
+binary_double(TkBuffer *binary, const Coordinate *number)
+{
+	double		d = strtod(number->text, NULL);
+	uint64_t	bits;
+
+	memcpy(&bits, &d, sizeof(bits));
+	binary_word(binary, (uint32_t) bits);
+	binary_word(binary, (uint32_t) (bits >> 32));
+}
+
+static void
+binary_header(TkBuffer *binary, uint32_t type)
+{
+	tk_buffer_char(binary, 1);
+	binary_word(binary, type);
+}
+
+static void
+binary_point(TkBuffer *binary, const Coordinate *x, const Coordinate *y)
+{
+	binary_double(binary, x);
+	binary_double(binary, y);
+}
+
+/* Writes the binary as base64 and gives it back. */
+static void
+append_binary(TkBuffer *out, TkBuffer *binary)
+{
+	if (binary->failed)
+		out->failed = true;
+	else
+		tk_append_base64(out, (const unsigned char *) binary->data, binary->len);
+	tk_buffer_free(binary);
+}
+
+static void
+append_xy(TkBuffer *out, const Coordinate *x, const Coordinate *y)
+{
+	TkBuffer	binary = {0};
+
+	binary_header(&binary, WKB_POINT);
+	binary_point(&binary, x, y);
+	append_literal(out, "{\"x\":");
+	append_coordinate(out, x);
+	append_literal(out, ",\"y\":");
+	append_coordinate(out, y);
+	append_literal(out, ",\"wkb\":");
+	append_binary(out, &binary);
+	append_literal(out, ",\"srid\":null}");
+}
+
 static bool
 append_point(TkBuffer *out, const char *text, size_t len)
 {
-	unsigned char binary[21] = {1, 1, 0, 0, 0};
-	char		x[32];
-	char		y[32];
-	const char *comma = len > 2 ? memchr(text, ',', len) : NULL;
-	size_t		nx;
-	size_t		ny;
+	Coordinate	n[2];
 
-	if (comma == NULL || text[0] != '(' || text[len - 1] != ')')
+	if (!parse_coordinates(text, len, n, 2))
 		return false;
-	nx = (size_t) (comma - text) - 1;
-	ny = len - nx - 3;
-	if (nx >= sizeof(x) || ny >= sizeof(y))
+	append_xy(out, &n[0], &n[1]);
+	return true;
+}
+
+static bool
+append_line(TkBuffer *out, const char *text, size_t len)
+{
+	Coordinate	n[3];
+
+	if (!parse_coordinates(text, len, n, 3))
 		return false;
-	memcpy(x, text + 1, nx);
-	x[nx] = '\0';
-	memcpy(y, comma + 1, ny);
-	y[ny] = '\0';
-	put_double(binary + 5, x);
-	put_double(binary + 13, y);
-	append_literal(out, "{\"x\":");
-	append_float(out, x, nx, false);
-	append_literal(out, ",\"y\":");
-	append_float(out, y, ny, false);
-	append_literal(out, ",\"wkb\":");
-	tk_append_base64(out, binary, sizeof(binary));
-	append_literal(out, ",\"srid\":null}");
+	append_literal(out, "{\"a\":");
+	append_coordinate(out, &n[0]);
+	append_literal(out, ",\"b\":");
+	append_coordinate(out, &n[1]);
+	append_literal(out, ",\"c\":");
+	append_coordinate(out, &n[2]);
+	tk_buffer_char(out, '}');
+	return true;
+}
+
+static bool
+append_circle(TkBuffer *out, const char *text, size_t len)
+{
+	Coordinate	n[3];
+
+	if (!parse_coordinates(text, len, n, 3))
+		return false;
+	append_literal(out, "{\"center\":");
+	append_xy(out, &n[0], &n[1]);
+	append_literal(out, ",\"radius\":");
+	append_coordinate(out, &n[2]);
+	tk_buffer_char(out, '}');
+	return true;
+}
+
+/* PostgreSQL's geometric types that are no PostGIS, told apart by "extensions" */
+static void
+append_shape(TkBuffer *out, TkBuffer *binary, const char *extensions)
+{
+	append_literal(out, "{\"wkb\":");
+	append_binary(out, binary);
+	append_literal(out, ",\"srid\":null,\"extensions\":{\"type\":");
+	tk_buffer_string(out, extensions);
+	append_literal(out, "}}");
+}
+
+/* Two corners, as the polygon of four */
+static bool
+append_box(TkBuffer *out, const char *text, size_t len)
+{
+	TkBuffer	binary = {0};
+	Coordinate	n[4];
+
+	if (!parse_coordinates(text, len, n, 4))
+		return false;
+	binary_header(&binary, WKB_POLYGON);
+	binary_word(&binary, 1);
+	binary_word(&binary, 5);
+	binary_point(&binary, &n[0], &n[1]);
+	binary_point(&binary, &n[0], &n[3]);
+	binary_point(&binary, &n[2], &n[3]);
+	binary_point(&binary, &n[2], &n[1]);
+	binary_point(&binary, &n[0], &n[1]);
+	append_shape(out, &binary, "\"box\"");
+	return true;
+}
+
+/* Points: a line string, or with "ring" a polygon's ring, which ends where it begins. */
+static bool
+append_points(TkBuffer *out, const char *text, size_t len, bool ring, const char *extensions)
+{
+	Cursor		c = {text, text + len};
+	TkBuffer	binary = {0};
+	Coordinate	first[2] = {{"", 0}, {"", 0}};
+	Coordinate	last[2] = {{"", 0}, {"", 0}};
+	Coordinate	xy[2];
+	uint32_t	n = 0;
+	size_t		count_at;
+
+	binary_header(&binary, ring ? WKB_POLYGON : WKB_LINE_STRING);
+	if (ring)
+		binary_word(&binary, 1);
+	count_at = binary.len;
+	binary_word(&binary, 0);
+	while (next_coordinate(&c, &xy[0]) && next_coordinate(&c, &xy[1]))
+	{
+		if (n++ == 0)
+			memcpy(first, xy, sizeof(first));
+		memcpy(last, xy, sizeof(last));
+		binary_point(&binary, &xy[0], &xy[1]);
+	}
+	if (c.p != c.end || n == 0)
+	{
+		tk_buffer_free(&binary);
+		return false;
+	}
+	if (ring && n > 1 &&
+		(strtod(first[0].text, NULL) != strtod(last[0].text, NULL) || strtod(first[1].text, NULL) != strtod(last[1].text, NULL)))
+	{
+		n++;
+		binary_point(&binary, &first[0], &first[1]);
+	}
+	if (!binary.failed)
+	{
+		int			i;
+
+		for (i = 0; i < 4; i++)
+			binary.data[count_at + (size_t) i] = (char) (n >> (8 * i));
+	}
+	append_shape(out, &binary, extensions);
 	return true;
 }
 
@@ -827,7 +1020,7 @@ hex_word(const char *text, size_t at, bool little_endian)
  * flag that says whether the SRID follows.
  */
 static bool
-append_geometry(TkBuffer *out, const char *text, size_t len)
+append_geometry(TkBuffer *out, const char *text, size_t len, bool extensions)
 {
 	size_t		start = out->len;
 	bool		little_endian;
@@ -846,6 +1039,8 @@ append_geometry(TkBuffer *out, const char *text, size_t len)
 		tk_decimal(out, (int32_t) hex_word(text, 5, little_endian));
 	else
 		append_literal(out, "null");
+	if (extensions)
+		append_literal(out, ",\"extensions\":null");
 	tk_buffer_char(out, '}');
 	return true;
 }
@@ -896,6 +1091,13 @@ append_hstore(TkBuffer *out, const TkType *type, const char *text, size_t len)
 	return done;
 }
 
+/* Whether one of an array's numbers is NaN or an infinity; of other letters there are only NULL's. */
+static bool
+has_special(const char *text, size_t len)
+{
+	return len > 0 && (memchr(text, 'a', len) != NULL || memchr(text, 'y', len) != NULL);
+}
+
 bool
 tk_debezium_has(const TkType *type)
 {
@@ -941,7 +1143,7 @@ tk_debezium_value(TkBuffer *out, const TkType *type, const char *text, size_t le
 			append_money(out, text, len);
 			return true;
 		case TK_KIND_DATE:
-			return append_date(out, text, len);
+			return append_date(out, text, len, (style & TK_STYLE_ELEMENT) != 0);
 		case TK_KIND_TIME:
 			return append_time(out, text, len, type->typmod, (style & TK_STYLE_ELEMENT) != 0);
 		case TK_KIND_TIMETZ:
@@ -958,16 +1160,29 @@ tk_debezium_value(TkBuffer *out, const TkType *type, const char *text, size_t le
 			return true;
 		case TK_KIND_POINT:
 			return append_point(out, text, len);
+		case TK_KIND_BOX:
+			return append_box(out, text, len);
+		case TK_KIND_LSEG:
+			return append_points(out, text, len, false, "\"lseg\"");
+		case TK_KIND_PATH:
+			return append_points(out, text, len, false,
+								 len > 0 && text[0] == '[' ? "\"path\",\"closed\":\"false\"" : "\"path\",\"closed\":\"true\"");
+		case TK_KIND_POLYGON:
+			return append_points(out, text, len, true, "\"polygon\"");
+		case TK_KIND_LINE:
+			return append_line(out, text, len);
+		case TK_KIND_CIRCLE:
+			return append_circle(out, text, len);
 		case TK_KIND_GEOMETRY:
 		case TK_KIND_GEOGRAPHY:
-			return append_geometry(out, text, len);
+			return append_geometry(out, text, len, type->kind == TK_KIND_GEOMETRY);
 		case TK_KIND_VECTOR:
 		case TK_KIND_HALFVEC:
 			return append_vector(out, text, len, type->kind == TK_KIND_HALFVEC);
 		case TK_KIND_HSTORE:
 			return append_hstore(out, type, text, len);
 		case TK_KIND_ARRAY:
-			if (type->element->kind != TK_KIND_BIT)
+			if (type->element->kind != TK_KIND_BIT && !(type->element->kind == TK_KIND_NUMERIC && has_special(text, len)))
 				return false;
 			append_literal(out, "null");
 			return true;

@@ -584,6 +584,12 @@ tk_json_value(TkBuffer *out, const TkType *type, const TkValue *value, int style
 		case TK_KIND_BIT:
 		case TK_KIND_VARBIT:
 		case TK_KIND_POINT:
+		case TK_KIND_BOX:
+		case TK_KIND_LSEG:
+		case TK_KIND_PATH:
+		case TK_KIND_POLYGON:
+		case TK_KIND_LINE:
+		case TK_KIND_CIRCLE:
 		case TK_KIND_GEOMETRY:
 		case TK_KIND_GEOGRAPHY:
 		case TK_KIND_VECTOR:

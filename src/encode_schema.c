@@ -96,31 +96,55 @@ append_numeric(TkBuffer *out, int32_t typmod, bool optional, const char *field)
 	append_end(out, field);
 }
 
+#define POINT_FIELDS \
+	"{\"type\":\"struct\",\"fields\":[{\"type\":\"double\",\"optional\":false,\"field\":\"x\"}," \
+	"{\"type\":\"double\",\"optional\":false,\"field\":\"y\"}," \
+	"{\"type\":\"bytes\",\"optional\":true,\"field\":\"wkb\"}," \
+	"{\"type\":\"int32\",\"optional\":true,\"field\":\"srid\"}]"
+#define POINT_NAME ",\"name\":\"io.debezium.data.geometry.Point\",\"version\":1,\"doc\":\"Geometry (POINT)\""
+
 static void
 append_point(TkBuffer *out, bool optional, const char *field)
 {
-	append_literal(out, "{\"type\":\"struct\",\"fields\":[{\"type\":\"double\",\"optional\":false,\"field\":\"x\"},"
-				   "{\"type\":\"double\",\"optional\":false,\"field\":\"y\"},"
-				   "{\"type\":\"bytes\",\"optional\":true,\"field\":\"wkb\"},"
-				   "{\"type\":\"int32\",\"optional\":true,\"field\":\"srid\"}]");
+	append_literal(out, POINT_FIELDS);
 	append_optional(out, optional);
-	append_name(out, "io.debezium.data.geometry.Point");
-	append_literal(out, ",\"doc\":\"Geometry (POINT)\"");
+	append_literal(out, POINT_NAME);
 	append_end(out, field);
 }
 
-/* Debezium says of a geometry always that it is optional. */
+/* Debezium says of all these but a geography that they are optional, whatever the column is. */
 static void
-append_geometry(TkBuffer *out, const TkType *type, bool optional, const char *field)
+append_geometry(TkBuffer *out, TkKind kind, bool optional, const char *field)
 {
-	bool		geometry = type->kind == TK_KIND_GEOMETRY;
-
-	append_literal(out, "{\"type\":\"struct\",\"fields\":[{\"type\":\"bytes\",\"optional\":false,\"field\":\"wkb\"},"
-				   "{\"type\":\"int32\",\"optional\":true,\"field\":\"srid\"}]");
-	append_optional(out, optional || geometry);
-	append_name(out, geometry ? "io.debezium.data.geometry.Geometry" : "io.debezium.data.geometry.Geography");
-	append_literal(out, ",\"doc\":\"");
-	tk_buffer_string(out, geometry ? "Geometry\"" : "Geography\"");
+	switch (kind)
+	{
+		case TK_KIND_LINE:
+			append_literal(out, "{\"type\":\"struct\",\"fields\":[{\"type\":\"double\",\"optional\":false,\"field\":\"a\"},"
+						   "{\"type\":\"double\",\"optional\":false,\"field\":\"b\"},"
+						   "{\"type\":\"double\",\"optional\":false,\"field\":\"c\"}],\"optional\":true,"
+						   "\"name\":\"io.debezium.data.geometry.Line\",\"version\":1,\"doc\":\"Geometry (LINE)\"");
+			break;
+		case TK_KIND_CIRCLE:
+			append_literal(out, "{\"type\":\"struct\",\"fields\":[" POINT_FIELDS ",\"optional\":false" POINT_NAME
+						   ",\"field\":\"center\"},{\"type\":\"double\",\"optional\":false,\"field\":\"radius\"}],"
+						   "\"optional\":true,\"name\":\"io.debezium.data.geometry.Circle\",\"version\":1,"
+						   "\"doc\":\"Geometry (CIRCLE)\"");
+			break;
+		case TK_KIND_GEOGRAPHY:
+			append_literal(out, "{\"type\":\"struct\",\"fields\":[{\"type\":\"bytes\",\"optional\":false,\"field\":\"wkb\"},"
+						   "{\"type\":\"int32\",\"optional\":true,\"field\":\"srid\"}]");
+			append_optional(out, optional);
+			append_literal(out, ",\"name\":\"io.debezium.data.geometry.Geography\",\"version\":1,\"doc\":\"Geography\"");
+			break;
+		default:
+			append_literal(out, "{\"type\":\"struct\",\"fields\":[{\"type\":\"bytes\",\"optional\":false,\"field\":\"wkb\"},"
+						   "{\"type\":\"int32\",\"optional\":true,\"field\":\"srid\"},"
+						   "{\"type\":\"map\",\"keys\":{\"type\":\"string\",\"optional\":false},"
+						   "\"values\":{\"type\":\"string\",\"optional\":false},\"optional\":true,\"field\":\"extensions\"}],"
+						   "\"optional\":true,\"name\":\"io.debezium.data.geometry.Geometry\",\"version\":2,"
+						   "\"doc\":\"Geometry\"");
+			break;
+	}
 	append_end(out, field);
 }
 
@@ -378,11 +402,17 @@ append_schema(TkBuffer *out, const TkType *type, bool optional, int style, const
 				break;
 			append_point(out, optional, field);
 			return;
+		case TK_KIND_BOX:
+		case TK_KIND_LSEG:
+		case TK_KIND_PATH:
+		case TK_KIND_POLYGON:
+		case TK_KIND_LINE:
+		case TK_KIND_CIRCLE:
 		case TK_KIND_GEOMETRY:
 		case TK_KIND_GEOGRAPHY:
 			if (!debezium)
 				break;
-			append_geometry(out, type, optional, field);
+			append_geometry(out, type->kind, optional, field);
 			return;
 		case TK_KIND_VECTOR:
 		case TK_KIND_HALFVEC:

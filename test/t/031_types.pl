@@ -100,14 +100,14 @@ my @types = (
 	[ 'bytea', [ "'\\x00ff'", ('"AP8="') x 2 ], [ "''", ('""') x 2 ] ],
 	[ 'json', [ "'{\"b\" : null}'", ('"{\\"b\\" : null}"') x 2 ], [ "'null'", ('"null"') x 2 ] ],
 	[ 'jsonb', [ "'{\"b\" :[1.50]}'", ('"{\\"b\\": [1.50]}"') x 2 ] ],
-	[ 'date', [ "'2016-11-04'", '"2016-11-04"', '17109' ], [ "'infinity'", '"infinity"', '-2147472693' ],
+	[ 'date', [ "'2016-11-04'", '"2016-11-04"', '17109' ], [ "'infinity'", '"infinity"', '2146033979' ],
 		[ "'0001-12-31 BC'", '"0001-12-31 BC"', '-719163' ], [ "'5874897-12-31'", '"5874897-12-31"', '2145042905' ] ],
 	[ 'time', [ "'13:51:30.123456'", '"13:51:30.123456"', '49890123456' ], [ "'24:00'", '"24:00:00"', '86400000000' ] ],
 	[ 'time(3)', [ "'13:51:30.123456'", '"13:51:30.123"', '49890123' ] ],
 	[ 'timetz', [ "'13:51:30.123456+02:30'", '"13:51:30.123456+02:30"', '"11:21:30.123456Z"' ],
 		[ "'23:30-05'", '"23:30:00-05"', '"04:30:00Z"' ] ],
 	[ 'timestamp', [ "'2016-11-04 13:51:30.5'", '"2016-11-04T13:51:30.5"', '1478267490500000' ],
-		[ "'-infinity'", '"-infinity"', '-9223372036832400000' ], [ "'1969-12-31 23:59:59.999999'", '"1969-12-31T23:59:59.999999"', '-1' ] ],
+		[ "'-infinity'", '"-infinity"', '-9223372036854775808' ], [ "'1969-12-31 23:59:59.999999'", '"1969-12-31T23:59:59.999999"', '-1' ] ],
 	[ 'timestamp(0)', [ "'2016-11-04 13:51:30'", '"2016-11-04T13:51:30"', '1478267490000' ] ],
 	[ 'moment', [ "'2016-11-04 13:51:30.1234'", '"2016-11-04T13:51:30.123"', '1478267490123' ] ],
 	[ 'timestamptz', [ "'2016-11-04 13:51:30.5+02'", '"2016-11-04T11:51:30.5Z"', '"2016-11-04T11:51:30.500000Z"' ],
@@ -116,7 +116,14 @@ my @types = (
 	[ 'timestamptz(0)', [ "'2016-11-04 13:51:30+02'", ('"2016-11-04T11:51:30Z"') x 2 ] ],
 	[ 'interval', [ "'1 year 2 mons -3 days 04:05:06.789'", '"P1Y2M-3DT4H5M6.789S"', '36572706789000' ], [ "'-0.5 s'", '"PT-0.5S"', '-500000' ] ],
 	[ 'point', [ "'(1,-0.5)'", '"(1,-0.5)"', '{"x":1.0,"y":-0.5,"wkb":"AQEAAAAAAAAAAADwPwAAAAAAAOC/","srid":null}' ] ],
-	[ 'box', [ "'(1,2),(0,0)'", '"(1,2),(0,0)"', undef ] ],
+	[ 'box', [ "'(1,2),(0,0)'", '"(1,2),(0,0)"',
+			'{"wkb":"AQMAAAABAAAABQAAAAAAAAAAAPA/AAAAAAAAAEAAAAAAAADwPwAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAEAAAAAAAADwPw'
+			  . 'AAAAAAAABA","srid":null,"extensions":{"type":"box"}}' ] ],
+	[ 'line', [ "'{1,2,3}'", '"{1,2,3}"', '{"a":1.0,"b":2.0,"c":3.0}' ] ],
+	[ 'path', [ "'((1,2),(0,0))'", '"((1,2),(0,0))"',
+			'{"wkb":"AQIAAAACAAAAAAAAAAAA8D8AAAAAAAAAQAAAAAAAAAAAAAAAAAAAAAA=","srid":null,"extensions":{"type":"path","closed":"true"}}' ] ],
+	[ 'circle', [ "'<(1,2),3>'", '"<(1,2),3>"',
+			'{"center":{"x":1.0,"y":2.0,"wkb":"AQEAAAAAAAAAAADwPwAAAAAAAABA","srid":null},"radius":3.0}' ] ],
 	[ 'pg_lsn', [ "'0/16AE7F8'", '"0/16AE7F8"', undef ] ],
 	[ 'regclass', [ "'pg_class'", '"pg_class"', undef ] ],
 	[ 'positive', [ '7', '7', '7' ] ],
@@ -126,7 +133,7 @@ my @types = (
 
 	# PostGIS's type is known by its name; this one is a text of that name
 	[ 'x.geometry', [ "'0101000020E6100000000000000000F03F0000000000000040'", '"0101000020E6100000000000000000F03F0000000000000040"',
-			'{"wkb":"AQEAACDmEAAAAAAAAAAA8D8AAAAAAAAAQA==","srid":4326}' ] ],
+			'{"wkb":"AQEAACDmEAAAAAAAAAAA8D8AAAAAAAAAQA==","srid":4326,"extensions":null}' ] ],
 
 	# arrays
 	[ 'int4[]', [ "'{1,NULL,3}'", ('[1,null,3]') x 2 ], [ "'{}'", ('[]') x 2 ], [ "'[0:1]={1,2}'", ('[1,2]') x 2 ],
@@ -147,7 +154,12 @@ my @types = (
 	[ 'int4range[]', [ "ARRAY['[1,3)']::int4range[]", ('["[1,3)"]') x 2 ] ],
 	[ 'money[]', [ "'{1.5}'", '["1.50"]', undef ] ],
 	[ 'interval[]', [ "'{1 day}'", '["P1D"]', undef ] ],
-	[ 'box[]', [ "'{(1,2),(0,0);(3,4),(1,1)}'", '["(1,2),(0,0)","(3,4),(1,1)"]', undef ] ],
+	[ 'box[]', [ "'{}'", ('[]') x 2 ], [ "'{(1,2),(0,0);(3,4),(1,1)}'", '["(1,2),(0,0)","(3,4),(1,1)"]',
+			'[{"wkb":"AQMAAAABAAAABQAAAAAAAAAAAPA/AAAAAAAAAEAAAAAAAADwPwAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAEAAAAAAAADwPw'
+			  . 'AAAAAAAABA","srid":null,"extensions":{"type":"box"}},'
+			  . '{"wkb":"AQMAAAABAAAABQAAAAAAAAAAAAhAAAAAAAAAEEAAAAAAAAAIQAAAAAAAAPA/AAAAAAAA8D8AAAAAAADwPwAAAAAAAPA/AAAAAAAAEEAAAAAAAAAIQA'
+			  . 'AAAAAAABBA","srid":null,"extensions":{"type":"box"}}]' ] ],
+	[ 'pg_lsn[]', [ "'{0/16AE7F8}'", '["0/16AE7F8"]', undef ] ],
 
 	# composites
 	[ 'point3', [ "ROW(1, 2.5, 'a \"b\", (c)')", '{"x":1,"Y z":"2.50","label":"a \\"b\\", (c)"}', undef ],

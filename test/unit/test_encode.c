@@ -785,8 +785,8 @@ debezium_dates_and_times(void)
 	DEBEZIUM(TK_KIND_DATE, -1, "5874897-12-31", "2145042905");
 	DEBEZIUM(TK_KIND_DATE, -1, "4714-11-24 BC", "-2440588");	/* Julian day 0 */
 	DEBEZIUM(TK_KIND_DATE, -1, "0001-12-31 BC", "-719163");
-	DEBEZIUM(TK_KIND_DATE, -1, "infinity", "-2147472693");
-	DEBEZIUM(TK_KIND_DATE, -1, "-infinity", "-2147472692");
+	DEBEZIUM(TK_KIND_DATE, -1, "infinity", "2146033979");
+	DEBEZIUM(TK_KIND_DATE, -1, "-infinity", "-2147472691");
 
 	DEBEZIUM(TK_KIND_TIME, -1, "13:51:30.123456", "49890123456");
 	DEBEZIUM(TK_KIND_TIME, 6, "00:00:00", "0");
@@ -808,9 +808,10 @@ debezium_dates_and_times(void)
 	DEBEZIUM(TK_KIND_TIMESTAMP, -1, "1969-12-31 23:59:59.999999", "-1");
 	DEBEZIUM(TK_KIND_TIMESTAMP, 3, "1969-12-31 23:59:59.999", "-1");
 	DEBEZIUM(TK_KIND_TIMESTAMP, -1, "4714-11-24 00:00:00 BC", "-210866803200000000");
-	DEBEZIUM(TK_KIND_TIMESTAMP, -1, "infinity", "9223372036825200000");
-	DEBEZIUM(TK_KIND_TIMESTAMP, -1, "-infinity", "-9223372036832400000");
-	DEBEZIUM(TK_KIND_TIMESTAMP, 0, "infinity", "9223372036825200");
+	DEBEZIUM(TK_KIND_TIMESTAMP, -1, "infinity", "9223372036854775807");
+	DEBEZIUM(TK_KIND_TIMESTAMP, -1, "-infinity", "-9223372036854775808");
+	DEBEZIUM(TK_KIND_TIMESTAMP, 0, "infinity", "9223372036825200000");
+	DEBEZIUM(TK_KIND_TIMESTAMP, 3, "-infinity", "-9223372036832400000");
 
 	/* The last of 64 bits, and beyond */
 	DEBEZIUM(TK_KIND_TIMESTAMP, -1, "294247-01-10 04:00:54.775807", "9223372036854775807");
@@ -871,14 +872,44 @@ debezium_other_scalars(void)
 
 	/* PostGIS: POINT(1 2), without and with SRID 4326, little- and big-endian */
 	DEBEZIUM(TK_KIND_GEOMETRY, -1, "0101000000000000000000F03F0000000000000040",
-			 "{\"wkb\":\"AQEAAAAAAAAAAADwPwAAAAAAAABA\",\"srid\":null}");
+			 "{\"wkb\":\"AQEAAAAAAAAAAADwPwAAAAAAAABA\",\"srid\":null,\"extensions\":null}");
 	DEBEZIUM(TK_KIND_GEOGRAPHY, -1, "0101000020E6100000000000000000F03F0000000000000040",
 			 "{\"wkb\":\"AQEAACDmEAAAAAAAAAAA8D8AAAAAAAAAQA==\",\"srid\":4326}");
 	DEBEZIUM(TK_KIND_GEOMETRY, -1, "0020000001000010E63FF00000000000004000000000000000",
-			 "{\"wkb\":\"ACAAAAEAABDmP/AAAAAAAABAAAAAAAAAAA==\",\"srid\":4326}");
+			 "{\"wkb\":\"ACAAAAEAABDmP/AAAAAAAABAAAAAAAAAAA==\",\"srid\":4326,\"extensions\":null}");
 	DEBEZIUM(TK_KIND_GEOMETRY, -1, "0101000000000000000000F03X0000000000000040",
 			 "\"0101000000000000000000F03X0000000000000040\"");
 	DEBEZIUM(TK_KIND_GEOMETRY, -1, "0101", "\"0101\"");
+
+	/* As the real one wrote them */
+	DEBEZIUM(TK_KIND_BOX, -1, "(1,2),(0,0)",
+			 "{\"wkb\":\"AQMAAAABAAAABQAAAAAAAAAAAPA/AAAAAAAAAEAAAAAAAADwPwAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"
+			 "AAAAAAAAAEAAAAAAAADwPwAAAAAAAABA\",\"srid\":null,\"extensions\":{\"type\":\"box\"}}");
+	DEBEZIUM(TK_KIND_LINE, -1, "{1,2,3}", "{\"a\":1.0,\"b\":2.0,\"c\":3.0}");
+	DEBEZIUM(TK_KIND_LSEG, -1, "[(1,2),(0,0)]",
+			 "{\"wkb\":\"AQIAAAACAAAAAAAAAAAA8D8AAAAAAAAAQAAAAAAAAAAAAAAAAAAAAAA=\",\"srid\":null,"
+			 "\"extensions\":{\"type\":\"lseg\"}}");
+	DEBEZIUM(TK_KIND_PATH, -1, "[(1,2),(0,0)]",
+			 "{\"wkb\":\"AQIAAAACAAAAAAAAAAAA8D8AAAAAAAAAQAAAAAAAAAAAAAAAAAAAAAA=\",\"srid\":null,"
+			 "\"extensions\":{\"type\":\"path\",\"closed\":\"false\"}}");
+	DEBEZIUM(TK_KIND_PATH, -1, "((1,2),(0,0))",
+			 "{\"wkb\":\"AQIAAAACAAAAAAAAAAAA8D8AAAAAAAAAQAAAAAAAAAAAAAAAAAAAAAA=\",\"srid\":null,"
+			 "\"extensions\":{\"type\":\"path\",\"closed\":\"true\"}}");
+	DEBEZIUM(TK_KIND_POLYGON, -1, "((1,2),(0,0))",
+			 "{\"wkb\":\"AQMAAAABAAAAAwAAAAAAAAAAAPA/AAAAAAAAAEAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA8D8AAAAAAAAAQA==\","
+			 "\"srid\":null,\"extensions\":{\"type\":\"polygon\"}}");
+	DEBEZIUM(TK_KIND_CIRCLE, -1, "<(1,2),3>",
+			 "{\"center\":{\"x\":1.0,\"y\":2.0,\"wkb\":\"AQEAAAAAAAAAAADwPwAAAAAAAABA\",\"srid\":null},\"radius\":3.0}");
+
+	/* A ring of one point is not closed, one that ends where it begins is already. */
+	DEBEZIUM(TK_KIND_POLYGON, -1, "((1,2))",
+			 "{\"wkb\":\"AQMAAAABAAAAAQAAAAAAAAAAAPA/AAAAAAAAAEA=\",\"srid\":null,\"extensions\":{\"type\":\"polygon\"}}");
+	DEBEZIUM(TK_KIND_POLYGON, -1, "((1,2),(1,2))",
+			 "{\"wkb\":\"AQMAAAABAAAAAgAAAAAAAAAAAPA/AAAAAAAAAEAAAAAAAADwPwAAAAAAAABA\",\"srid\":null,"
+			 "\"extensions\":{\"type\":\"polygon\"}}");
+	DEBEZIUM(TK_KIND_BOX, -1, "(1,2),(0,0),3", "\"(1,2),(0,0),3\"");
+	DEBEZIUM(TK_KIND_LSEG, -1, "[]", "\"[]\"");
+	DEBEZIUM(TK_KIND_CIRCLE, -1, "", "\"\"");
 
 	/* pgvector */
 	DEBEZIUM(TK_KIND_VECTOR, -1, "[1,-2.5,1e+10]", "[1.0,-2.5,1.0E10]");
@@ -898,7 +929,9 @@ debezium_other_scalars(void)
 	DEBEZIUM(TK_KIND_JSON, -1, "{\"a\": null}", "\"{\\\"a\\\": null}\"");
 
 	DEBEZIUM_ARRAY(TK_KIND_INTEGER, -1, "{1,NULL,3}", "[1,null,3]");
-	DEBEZIUM_ARRAY(TK_KIND_DATE, -1, "{1970-01-02}", "[1]");
+	DEBEZIUM_ARRAY(TK_KIND_DATE, -1, "{1970-01-02,infinity,-infinity}", "[1,-622191234,-625821272]");
+	DEBEZIUM_ARRAY(TK_KIND_NUMERIC, -1, "{1,NaN}", "null");
+	DEBEZIUM_ARRAY(TK_KIND_NUMERIC, NUMERIC(6, 2), "{-Infinity,NULL}", "null");
 	DEBEZIUM_ARRAY(TK_KIND_TIME, -1, "{13:51:30.123456}", "[49890123000]");
 	DEBEZIUM_ARRAY(TK_KIND_TIME, 3, "{13:51:30.123}", "[49890123]");
 	DEBEZIUM_ARRAY(TK_KIND_TIMESTAMP, -1, "{\"1970-01-01 00:00:01\"}", "[1000000]");
@@ -918,7 +951,7 @@ any_bytes_become_json(unsigned seed)
 		TK_KIND_TEXT, TK_KIND_BOOL, TK_KIND_INTEGER, TK_KIND_FLOAT, TK_KIND_NUMERIC, TK_KIND_MONEY,
 		TK_KIND_BYTEA, TK_KIND_JSON, TK_KIND_DATE, TK_KIND_TIME, TK_KIND_TIMETZ, TK_KIND_TIMESTAMP,
 		TK_KIND_TIMESTAMPTZ, TK_KIND_INTERVAL, TK_KIND_REAL, TK_KIND_BIT, TK_KIND_VARBIT, TK_KIND_POINT, TK_KIND_HSTORE,
-		TK_KIND_GEOMETRY, TK_KIND_VECTOR
+		TK_KIND_GEOMETRY, TK_KIND_VECTOR, TK_KIND_BOX, TK_KIND_PATH, TK_KIND_POLYGON, TK_KIND_LINE, TK_KIND_CIRCLE
 	};
 	static const char first[] = "{(\"P";
 	TkBuffer	out = {0};
@@ -1609,6 +1642,12 @@ check_schema(TkType type, TkScalars scalars, const char *expected, int line)
 #define ITEMS(schema) "{\"type\":\"array\",\"items\":" schema ",\"optional\":true,\"field\":\"c\"}"
 #define DECIMAL "org.apache.kafka.connect.data.Decimal"
 
+#define GEOMETRY_SCHEMA \
+	"{\"type\":\"struct\",\"fields\":[" FIELD("bytes", "false", "", "wkb") "," FIELD("int32", "true", "", "srid") "," \
+	"{\"type\":\"map\",\"keys\":{\"type\":\"string\",\"optional\":false}," \
+	"\"values\":{\"type\":\"string\",\"optional\":false},\"optional\":true,\"field\":\"extensions\"}]," \
+	"\"optional\":true,\"name\":\"io.debezium.data.geometry.Geometry\",\"version\":2,\"doc\":\"Geometry\",\"field\":\"c\"}"
+
 static void
 each_type_has_its_schema(void)
 {
@@ -1655,9 +1694,21 @@ each_type_has_its_schema(void)
 			FIELD("bytes", "true", "", "wkb") "," FIELD("int32", "true", "", "srid")
 			"],\"optional\":true" NAMED("io.debezium.data.geometry.Point")
 			",\"doc\":\"Geometry (POINT)\",\"field\":\"c\"}");
-	SCHEMAS(TK_KIND_GEOMETRY, -1, C("string", ""),
-			"{\"type\":\"struct\",\"fields\":[" FIELD("bytes", "false", "", "wkb") "," FIELD("int32", "true", "", "srid")
-			"],\"optional\":true" NAMED("io.debezium.data.geometry.Geometry") ",\"doc\":\"Geometry\",\"field\":\"c\"}");
+	SCHEMAS(TK_KIND_GEOMETRY, -1, C("string", ""), GEOMETRY_SCHEMA);
+	SCHEMAS(TK_KIND_BOX, -1, C("string", ""), GEOMETRY_SCHEMA);
+	SCHEMAS(TK_KIND_LSEG, -1, C("string", ""), GEOMETRY_SCHEMA);
+	SCHEMAS(TK_KIND_PATH, -1, C("string", ""), GEOMETRY_SCHEMA);
+	SCHEMAS(TK_KIND_POLYGON, -1, C("string", ""), GEOMETRY_SCHEMA);
+	SCHEMAS(TK_KIND_LINE, -1, C("string", ""),
+			"{\"type\":\"struct\",\"fields\":[" FIELD("double", "false", "", "a") "," FIELD("double", "false", "", "b") ","
+			FIELD("double", "false", "", "c") "],\"optional\":true" NAMED("io.debezium.data.geometry.Line")
+			",\"doc\":\"Geometry (LINE)\",\"field\":\"c\"}");
+	SCHEMAS(TK_KIND_CIRCLE, -1, C("string", ""),
+			"{\"type\":\"struct\",\"fields\":[{\"type\":\"struct\",\"fields\":[" FIELD("double", "false", "", "x") ","
+			FIELD("double", "false", "", "y") "," FIELD("bytes", "true", "", "wkb") "," FIELD("int32", "true", "", "srid")
+			"],\"optional\":false" NAMED("io.debezium.data.geometry.Point") ",\"doc\":\"Geometry (POINT)\","
+			"\"field\":\"center\"}," FIELD("double", "false", "", "radius") "],\"optional\":true"
+			NAMED("io.debezium.data.geometry.Circle") ",\"doc\":\"Geometry (CIRCLE)\",\"field\":\"c\"}");
 	SCHEMAS(TK_KIND_GEOGRAPHY, -1, C("string", ""),
 			"{\"type\":\"struct\",\"fields\":[" FIELD("bytes", "false", "", "wkb") "," FIELD("int32", "true", "", "srid")
 			"],\"optional\":true" NAMED("io.debezium.data.geometry.Geography") ",\"doc\":\"Geography\",\"field\":\"c\"}");
