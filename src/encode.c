@@ -79,7 +79,8 @@ tk_row_plan_init(TkRowPlan *plan, const TkEncodeOptions *options, const TkRelati
 	 * One more, because a table may have no columns and malloc(0) may return NULL.
 	 */
 	plan->columns = malloc(2 * sizeof(TkPiece) * ((size_t) relation->ncolumns + 1));
-	if (plan->columns == NULL)
+	plan->json = malloc(sizeof(int) * ((size_t) relation->ncolumns + 1));
+	if (plan->columns == NULL || plan->json == NULL)
 		return false;
 	plan->unavailable = plan->columns + relation->ncolumns;
 	for (i = 0; i < relation->ncolumns; i++)
@@ -98,7 +99,7 @@ tk_row_plan_init(TkRowPlan *plan, const TkEncodeOptions *options, const TkRelati
 		tk_append_unavailable(text, &column->type, plan->style);
 		plan->unavailable[i] = cut_piece(text, start);
 		if ((style & TK_STYLE_INLINE_JSON) != 0 && column->type.kind == TK_KIND_JSON)
-			plan->inline_json = true;
+			plan->json[plan->njson++] = i;
 	}
 	if (options->schemas && relation->nkeys > 0)
 		append_key_schema(plan, relation);
@@ -110,7 +111,9 @@ tk_row_plan_free(TkRowPlan *plan)
 {
 	tk_buffer_free(&plan->text);
 	free(plan->columns);
+	free(plan->json);
 	plan->columns = NULL;
+	plan->json = NULL;
 }
 
 /* The old tuple's value of a column; NULL if it wasn't logged. */
@@ -309,10 +312,11 @@ static bool
 is_json_null(const TkValue *value)
 {
 	const char *p = value->data;
-	const char *end = p + value->len;
+	const char *end;
 
-	if (value->kind != TK_VALUE_TEXT || value->len < 4)
+	if (value->kind != TK_VALUE_TEXT || value->len < 4 || *p == '{' || *p == '[' || *p == '"')
 		return false;
+	end = p + value->len;
 	while (p < end && memchr(" \t\n\r", *p, 4) != NULL)
 		p++;
 	while (end > p && memchr(" \t\n\r", end[-1], 4) != NULL)
@@ -327,18 +331,15 @@ tk_row_json_nulls(const TkRowPlan *plan, const TkChange *change, TkBuffer *out, 
 	size_t		start = out->len;
 	int			i;
 
-	if (!plan->inline_json)
-		return;
-	for (i = 0; i < relation->ncolumns; i++)
+	for (i = 0; i < plan->njson; i++)
 	{
-		const TkColumn *column = &relation->columns[i];
-		const TkValue *value;
+		const char *name = relation->columns[plan->json[i]].name;
+		const TkValue *value = new_value(change, plan->json[i]);
 
-		if (column->type.kind != TK_KIND_JSON ||
-			(value = new_value(change, i)) == NULL || !is_json_null(value))
+		if (value == NULL || !is_json_null(value))
 			continue;
 		tk_buffer_char(out, out->len > start ? ',' : '[');
-		tk_json_string(out, column->name, strlen(column->name));
+		tk_json_string(out, name, strlen(name));
 	}
 	if (out->len == start)
 		return;

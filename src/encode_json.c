@@ -233,8 +233,9 @@ write_surrogates(char *w, const unsigned char *p)
 	return write_utf16(w, 0xDC00 + (c & 0x3FF));
 }
 
-void
-tk_append_text(TkBuffer *out, const char *text, size_t len, TkEscape escape)
+/* Inline: the three ways of escaping become three functions. */
+static inline void
+append_text(TkBuffer *out, const char *text, size_t len, TkEscape escape)
 {
 	const unsigned char *p = (const unsigned char *) text;
 	const unsigned char *end = p + len;
@@ -301,26 +302,49 @@ tk_append_text(TkBuffer *out, const char *text, size_t len, TkEscape escape)
 	}
 }
 
-TkEscape
-tk_escape(int style)
+static void
+append_readable(TkBuffer *out, const char *text, size_t len)
 {
-	if ((style & TK_STYLE_INNER) != 0)
-		return TK_ESCAPE_JACKSON;
-	return (style & TK_STYLE_DEBEZIUM) != 0 ? TK_ESCAPE_JACKSON_UTF8 : TK_ESCAPE_JSON;
+	append_text(out, text, len, TK_ESCAPE_JSON);
+}
+
+static void
+append_jackson(TkBuffer *out, const char *text, size_t len)
+{
+	append_text(out, text, len, TK_ESCAPE_JACKSON_UTF8);
 }
 
 void
-tk_json_text(TkBuffer *out, const char *text, size_t len, int style)
+tk_append_text(TkBuffer *out, const char *text, size_t len, TkEscape escape)
 {
-	tk_buffer_char(out, '"');
-	tk_append_text(out, text, len, tk_escape(style));
-	tk_buffer_char(out, '"');
+	if (escape == TK_ESCAPE_JSON)
+		append_readable(out, text, len);
+	else if (escape == TK_ESCAPE_JACKSON_UTF8)
+		append_jackson(out, text, len);
+	else
+		append_text(out, text, len, escape);
 }
 
 void
 tk_json_string(TkBuffer *out, const char *text, size_t len)
 {
-	tk_json_text(out, text, len, 0);
+	tk_buffer_char(out, '"');
+	append_readable(out, text, len);
+	tk_buffer_char(out, '"');
+}
+
+void
+tk_json_text(TkBuffer *out, const char *text, size_t len, int style)
+{
+	TkEscape	escape = TK_ESCAPE_JSON;
+
+	if ((style & TK_STYLE_INNER) != 0)
+		escape = TK_ESCAPE_JACKSON;
+	else if ((style & TK_STYLE_DEBEZIUM) != 0)
+		escape = TK_ESCAPE_JACKSON_UTF8;
+	tk_buffer_char(out, '"');
+	tk_append_text(out, text, len, escape);
+	tk_buffer_char(out, '"');
 }
 
 /* JSON's grammar of a number */

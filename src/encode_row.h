@@ -24,7 +24,8 @@ typedef struct TkRowPlan
 	TkPiece    *unavailable;	/* what stands for a value that is not in the WAL */
 	TkPiece		key_schema;		/* {"schema":…,"payload": or nothing; a brace then ends it */
 	int			style;			/* TK_STYLE_*, of the values */
-	bool		inline_json;	/* … and there is a column that it matters for */
+	int			njson;			/* columns whose JSON stands inline … */
+	int		   *json;			/* … and which they are */
 } TkRowPlan;
 
 /* style: TK_STYLE_INLINE_JSON or 0; the rest is taken from the options. */

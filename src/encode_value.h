@@ -27,7 +27,6 @@ typedef enum TkEscape
 extern void tk_append_text(TkBuffer *out, const char *text, size_t len, TkEscape escape);
 
 /* A string of the style: keys must have the bytes that Java's would have, they decide the partition. */
-extern TkEscape tk_escape(int style);
 extern void tk_json_text(TkBuffer *out, const char *text, size_t len, int style);
 
 /* Base64 between quotes */
