@@ -254,7 +254,8 @@ my @scalars = (
 	{ sql => 'regtype', make => sub { pick('int4', 'pg_catalog.text[]', '-') } },
 );
 
-my $types = 0;    # that this test made
+my $types = 0;    # that this test made, …
+my @ddl;          # … by these statements
 
 # A literal, or undef for NULL
 sub value_of
@@ -325,7 +326,7 @@ sub array_of
 	{
 		my $name = 'json_array_' . ++$types;
 
-		query($node, "CREATE FUNCTION $name(j jsonb) RETURNS jsonb STRICT RETURN json_elements(j, '$element->{json}')");
+		push @ddl, "CREATE FUNCTION $name(j jsonb) RETURNS jsonb STRICT RETURN json_elements(j, '$element->{json}')";
 		$array->{json} = $name;
 	}
 	return $array;
@@ -337,7 +338,7 @@ sub domain_of
 	my $base = type($depth + 1);
 	my $name = 'prop_domain_' . ++$types;
 
-	query($node, "CREATE DOMAIN $name AS $base->{sql}");
+	push @ddl, "CREATE DOMAIN $name AS $base->{sql}";
 	return { %$base, sql => $name };
 }
 
@@ -349,9 +350,8 @@ sub composite_of
 	my $list = join ', ', map { ident($_->{name}) . " $_->{type}->{sql}" } @fields;
 	my $object = join ', ', map { my $n = quote($_->{name}); "$n, " . json_of($_->{type}, "j->$n") } @fields;
 
-	query($node, Encode::encode_utf8("CREATE TYPE $name AS ($list)"));
-	query($node, Encode::encode_utf8("CREATE FUNCTION json_$name(j jsonb) RETURNS jsonb STRICT"
-			  . " RETURN CASE jsonb_typeof(j) WHEN 'null' THEN j ELSE jsonb_build_object($object) END"));
+	push @ddl, "CREATE TYPE $name AS ($list)", "CREATE FUNCTION json_$name(j jsonb) RETURNS jsonb STRICT"
+	  . " RETURN CASE jsonb_typeof(j) WHEN 'null' THEN j ELSE jsonb_build_object($object) END";
 	return {
 		sql => $name,
 		json => "json_$name",
@@ -373,7 +373,7 @@ sub ident
 #
 # Tables
 #
-query($node, Encode::encode_utf8("CREATE TYPE prop_mood AS ENUM ('sad', 'it''s \"ok\"', '\x{1f418}', '')"));
+push @ddl, "CREATE TYPE prop_mood AS ENUM ('sad', 'it''s \"ok\"', '\x{1f418}', '')";
 
 # Every type of the list is in some column; further columns are of random ones
 my @queue = sort { rand() <=> 0.5 } @scalars;
@@ -401,8 +401,9 @@ foreach my $t (1 .. $tables)
 	my $definition = join ', ', (map { ident($_->{name}) . " $_->{type}->{sql}" } @columns),
 	  'PRIMARY KEY (' . join(', ', map { ident($_) } @keys) . ')';
 	push @tables, { name => "prop_$t", columns => \@columns, keys => \@keys, definition => $definition };
-	query($node, Encode::encode_utf8("CREATE TABLE prop_$t ($definition)"));
+	push @ddl, "CREATE TABLE prop_$t ($definition)";
 }
+query($node, Encode::encode_utf8(join ";\n", @ddl));
 
 # What a session does to its output must not matter
 query($node, <<'SQL');
@@ -425,18 +426,19 @@ my $directory = PostgreSQL::Test::Utils::tempdir;
 
 sub copied { return defined $_[0] ? $_[0] =~ s/\\/\\\\/gr =~ s/\n/\\n/gr =~ s/\r/\\r/gr =~ s/\t/\\t/gr : '\\N'; }
 
+# A statement that loads these lines
 sub load
 {
 	my ($table, $lines) = @_;
-	my $file = "$directory/copy";
+	my $file = "$directory/$table";
 
 	open my $out, '>', $file or die "$file: $!";
 	print $out @$lines;
 	close $out or die "$file: $!";
-	query($node, "$pinned COPY $table FROM '$file'");
-	return;
+	return "COPY $table FROM '$file';\n";
 }
 
+my $workload = $pinned;
 foreach my $table (@tables)
 {
 	my @lines;
@@ -448,30 +450,28 @@ foreach my $table (@tables)
 
 		push @lines, Encode::encode_utf8(join("\t", map { copied($_) } @values) . "\n");
 	}
-	load($table->{name}, \@lines);
+	$workload .= load($table->{name}, \@lines);
 
 	# Some rows get values of others, in one column; the rest of them is as it was, TOASTed values too
 	my $column = ident($table->{columns}->[-1]->{name});
-	query($node, Encode::encode_utf8(<<"SQL")) unless $table->{columns}->[-1]->{required};
-UPDATE $table->{name} t SET $column = o.$column FROM $table->{name} o WHERE t.id % 4 = 0 AND o.id = t.id - 1;
-SQL
-	query($node, "DELETE FROM $table->{name} WHERE id % 10 = 0");
+	$workload .= "UPDATE $table->{name} t SET $column = o.$column FROM $table->{name} o WHERE t.id % 4 = 0 AND o.id = t.id - 1;\n"
+	  unless $table->{columns}->[-1]->{required};
+	$workload .= "DELETE FROM $table->{name} WHERE id % 10 = 0;\n";
 }
+query($node, Encode::encode_utf8($workload));
 is(query($node, q(SELECT kafka.wait_for(timeout => '120s'))), 't', 'all in Kafka') or die 'not in Kafka';
 
 #
 # The comparison
 #
-query($node, 'CREATE TABLE got (n int, key text, value text, headers text)');
-
-# The records of a topic, as COPY reads them
-sub records
+my ($n, @got) = (0);
+foreach my $table (@tables)
 {
-	my $n = 0;
-	return [ map { join("\t", $n++, map { copied($_) } @$_{qw(key value headers)}) . "\n" } raw_records(@_) ];
+	push @got, map { join("\t", $table->{name}, $n++, map { copied($_) } @$_{qw(key value headers)}) . "\n" }
+	  raw_records("prop.public.$table->{name}");
 }
+query($node, 'CREATE TABLE got ("table" text, n int, key text, value text, headers text);' . load('got', \@got));
 
-my $compared = 0;
 foreach my $table (@tables)
 {
 	my $name = $table->{name};
@@ -485,16 +485,13 @@ foreach my $table (@tables)
 	  map { "(v.value::json->" . quote($_->{name}) . ')::text IS NOT DISTINCT FROM coalesce(t.' . ident($_->{name}) . "::text, 'null')" }
 	  grep { $_->{type}->{verbatim} } @columns;
 
-	query($node, 'TRUNCATE got');
-	load('got', records("prop.public.$name"));
-
 	# The last record of each row, which the table must equal; what was unchanged in TOAST tables is missing and named
 	my $wrong = query($node, Encode::encode_utf8(<<"SQL"));
 $pinned
 WITH last AS (
 	SELECT DISTINCT ON (key::jsonb->'id') *, (key::jsonb->>'id')::int AS id,
 		coalesce(substring(headers from 'pg\\.unavailable=(\\[.*?\\])(?:,pg\\.|\$)')::jsonb, '[]') AS unavailable
-	FROM got ORDER BY key::jsonb->'id', n DESC),
+	FROM got WHERE "table" = '$name' ORDER BY key::jsonb->'id', n DESC),
 compared AS (
 	SELECT v.*, t.id IS NOT NULL AS present, jsonb_build_object($row) AS expected, jsonb_build_object($key) AS expected_key,
 		ARRAY(SELECT json_object_keys(v.value::json)) AS names, ARRAY(SELECT json_object_keys(v.key::json)) AS keys,
@@ -515,9 +512,8 @@ SELECT left(coalesce(id::text, '?') || ': ' || CASE
 FROM compared c ORDER BY 1 NULLS LAST LIMIT 5;
 SQL
 	$wrong =~ s/^\n*|\n*$//g;
-	$compared += query($node, 'SELECT count(value) FROM got');
 	is($wrong, '', "$name: " . join ' ', map { $_->{type}->{sql} } @columns)
 	  or diag Encode::encode_utf8("CREATE TABLE $name ($table->{definition})");
 }
-cmp_ok($compared, '>=', $rows, 'as many rows as wanted');
+cmp_ok(query($node, 'SELECT count(value) FROM got'), '>=', $rows, 'as many rows as wanted');
 done_testing();
