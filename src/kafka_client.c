@@ -455,12 +455,11 @@ on_error(rd_kafka_t *rk, int code, const char *reason, void *opaque)
 		client->trouble_code = code;
 		if (alert)
 			snprintf(client->trouble, sizeof(client->trouble), "%s: %.*s", alert, (int) strcspn(reason, "("), reason);
-		else if (code == RD_KAFKA_RESP_ERR__SSL && client->certificate[0] != '\0')
+		else if (client->certificate[0] != '\0' && strstr(reason, "certificate verify failed") != NULL)
 			snprintf(client->trouble, sizeof(client->trouble), "%s", client->certificate);
 		else
 			snprintf(client->trouble, sizeof(client->trouble), "%s%s", reason,
 					 code == RD_KAFKA_RESP_ERR__AUTHENTICATION ? scram_fault(rk) : "");
-		client->certificate[0] = '\0';
 	}
 	pthread_mutex_unlock(&trouble_mutex);
 }

@@ -24,7 +24,7 @@ typedef struct TkClient
 	rd_kafka_t *rk;
 	int			trouble_code;	/* newest connection error since the last success, 0 = none; under a mutex */
 	char		trouble[TK_TROUBLE_SIZE];
-	char		certificate[256];	/* what was wrong with a broker's; under the mutex too */
+	char		certificate[256];	/* what was wrong with a broker's last; under the mutex too */
 	char		refused[256];	/* a partition that may not join the transaction, from the log */
 } TkClient;
 

@@ -59,10 +59,10 @@ sub is_refused
 	{
 		my $attempts = $locked->log_has($refused, $broker_log);
 
-		# one that began meanwhile may be half done
+		# what the start before was still at, and librdkafka's connections of their own
 		note "$attempts attempts in $starts starts";
 		cmp_ok($attempts, '>=', 1, '... the broker has noticed');
-		cmp_ok($attempts, '<=', 4 * ($starts + 1), '... of a few attempts a start');
+		cmp_ok($attempts, '<=', 10 * $starts, '... of a few attempts a start');
 	}
 	return;
 }
