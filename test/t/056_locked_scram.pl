@@ -76,6 +76,31 @@ is_sent('scram', [ 1 .. 3 ], broker => $address);
 wait_for_state($node, 'scram', 'running');
 is(query($node, "SELECT state, attempt, outcome FROM kafka.checkpoints WHERE checkpoint_id = $id"), 'committed|1|redriven', 're-drive');
 
+# The password changes on the other side while the pipeline runs, and its connections break
+sub await_refusals
+{
+	my ($n, $offset) = @_;
+
+	wait_until { logged($node, qr/ERROR:  pipeline "scram": Kafka failed .*$refused/, $offset) >= $n } "failure $n", 60;
+	return;
+}
+kafka_tool('ConfigCommand', $address, '--alter', '--add-config', 'SCRAM-SHA-512=[password=Open-Sesame-2]', '--entity-type', 'users',
+	'--entity-name', 'shop');
+$log = -s $node->logfile;
+my $broker_log = $locked->log_size;
+$locked->restart;
+query($node, 'INSERT INTO scram VALUES (4)');
+await_refusals(1, $log);
+my $first = $locked->log_has(qr/Failed authentication/, $broker_log);
+await_refusals(3, $log);
+my $attempts = $locked->log_has(qr/Failed authentication/, $broker_log);
+note "$first attempts to the first failure, $attempts to the third";
+cmp_ok($first, '>=', 1, 'a password that the broker has changed: refused');
+cmp_ok($attempts, '<=', 20, '... by a few attempts only');
+is(state($node, 'scram'), 'retrying', '... and the pipeline tries again');
+mapping(q(SET "sasl.password" 'Open-Sesame-2'));
+is_sent('scram', [ 1 .. 4 ], broker => $address);
+
 my $whole = PostgreSQL::Test::Utils::slurp_file($node->logfile);
 like($whole, qr/librdkafka, pipeline "scram": .*SASL SCRAM client in state.*librdkafka, pipeline "scram": .*CONF: +sasl\.password = \[redacted\]/s, 'the log has what librdkafka\'s debugging says of SCRAM');
 unlike($whole, $secret, '... without the password');

@@ -12,11 +12,11 @@ use TransactionalKafka;
 my $locked  = LockedBroker->new;
 my $address = $locked->address;
 my $node    = new_node('main', join "\n", q(shared_preload_libraries = 'transactional_kafka, pg_stat_statements'),
-	'log_min_messages = debug1', 'log_statement = all', 'log_min_duration_statement = 0', '');
+	'log_min_messages = debug1', 'log_statement = all', 'log_min_duration_statement = 0', 'log_transaction_sample_rate = 1', '');
 my $readme  = PostgreSQL::Test::Utils::slurp_file(dirname(__FILE__) . '/../../README.md');
 my ($section) = $readme =~ /^### Secrets in PostgreSQL\n(.*?)^##/ms;
 my ($silently) = $section =~ /^```sql\n(.*?)^```/ms;
-my ($silence)  = $silently =~ /^(BEGIN;\n(?:SET LOCAL [^;]+;\n)+)/;
+my ($silence)  = $silently =~ /^((?:SET [^;]+;\n)+)/;
 
 foreach my $principal ('User:shop', 'User:CN=client')
 {
@@ -50,7 +50,7 @@ foreach my $listener ('SASL_SSL', 'SSL')
 	my $secret_list = join ', ', map { "\"$_\" " . quote($secrets{$_}) } sort keys %secrets;
 
 	query($node, "CREATE SERVER $listener FOREIGN DATA WRAPPER transactional_kafka OPTIONS ($list)");
-	query($node, "$silence CREATE USER MAPPING FOR CURRENT_USER SERVER $listener OPTIONS ($secret_list); COMMIT");
+	query($node, "$silence CREATE USER MAPPING FOR CURRENT_USER SERVER $listener OPTIONS ($secret_list)");
 }
 is(query($node, q(SELECT count(*) FROM pg_stat_statements WHERE query ILIKE 'CREATE SERVER%')), 2, 'pg_stat_statements has the servers');
 is(query($node, q(SELECT count(*) FROM pg_stat_statements WHERE query ILIKE 'CREATE USER MAPPING%')), 0, '... and, README\'s way, not the user mappings');
@@ -63,10 +63,10 @@ table_pipeline($node, 'secret_mutual', server => 'ssl',      broker => $address)
 my %wrong = $locked->options('SASL_SSL');
 query($node, 'CREATE ROLE another SUPERUSER; CREATE USER MAPPING FOR another SERVER sasl_ssl');
 my ($output, $errors) = ('', '');
-query($node, "$silence ALTER USER MAPPING FOR another SERVER sasl_ssl OPTIONS (ADD \"sasl.username\" 'shop', ADD \"sasl.password\" 'Open-Sesame-42'); COMMIT");
+query($node, "$silence ALTER USER MAPPING FOR another SERVER sasl_ssl OPTIONS (ADD \"sasl.username\" 'shop', ADD \"sasl.password\" 'Open-Sesame-42')");
 $node->psql('postgres', q(SET SESSION AUTHORIZATION another; CALL kafka.create_pipeline('secret_wrong', 'sasl_ssl')), stderr => \$errors);
 like($errors, qr/WARNING:  pipeline "secret_wrong" captures changes, but has not reached Kafka yet.*Invalid username or password/s, 'a wrong password is said');
-sub alter_mapping { my ($change) = @_; return "$silence ALTER USER MAPPING FOR another SERVER sasl_ssl OPTIONS ($change); COMMIT"; }
+sub alter_mapping { my ($change) = @_; return "$silence ALTER USER MAPPING FOR another SERVER sasl_ssl OPTIONS ($change)"; }
 my $message = '';
 $node->psql('postgres', alter_mapping('SET "sasl.password" ' . quote('x' x 20000 . 'Open-Sesame-42')), stderr => \$message);
 like($message, qr/ERROR:  value of option "sasl\.password" is too long\nDETAIL:  It has 20014 bytes; at most 16384 are possible\./, 'a password that is too long is not taken');
@@ -118,6 +118,8 @@ is_silent($strangers, '... without it');
 my $seen = query($node, 'SET SESSION AUTHORIZATION stranger; SELECT m::text FROM pg_user_mappings m');
 like($seen, qr/sasl_ssl/, 'a stranger sees that there are user mappings');
 is_silent($seen, '... and not what they say');
+query($node, "$silence CREATE USER MAPPING FOR stranger SERVER sasl_ssl OPTIONS (\"sasl.password\" 'Open-Sesame-42')");
+like(query($node, 'SET SESSION AUTHORIZATION stranger; SELECT m::text FROM pg_user_mappings m'), qr/stranger.*Open-Sesame-42/, '... but for their own');
 isnt($node->psql('postgres', 'SET SESSION AUTHORIZATION stranger; SELECT * FROM pg_user_mapping'), 0, '... nor in the catalog');
 
 # Who may set what: files, programs, libraries
