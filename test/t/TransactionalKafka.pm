@@ -101,17 +101,18 @@ sub create_topic
 }
 
 # A command of Kafka's own, by its class in org.apache.kafka.tools: kafka_tool('TopicCommand', $broker or undef for the
-# shared one, '--list'); returns what it prints.
+# shared one, '--list'); returns what it prints.  A last argument that is a reference to text is its standard input.
 sub kafka_tool
 {
 	my ($class, $broker, @arguments) = @_;
+	my $input = ref $arguments[-1] ? pop @arguments : \undef;
 	my $output = '';
 	my $jars = $ENV{KAFKA_JARS} || abs_path(dirname($script) . '/../../build/kafka');
 
 	IPC::Run::run([ 'java', '-XX:TieredStopAtLevel=1', '-XX:+UseSerialGC', '-XX:-UsePerfData', '-cp', "$jars/*",
 			"org.apache.kafka.tools.$class",
 			'--bootstrap-server', $broker || broker(), @arguments ],
-		'<', \undef, '>&', \$output, IPC::Run::timeout($default_timeout))
+		'<', $input, '>&', \$output, IPC::Run::timeout($default_timeout))
 	  or croak "$class @arguments: $output";
 	return $output;
 }
