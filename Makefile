@@ -53,10 +53,10 @@ bench:
 	@test/install bench && test/bench/run
 
 indent:
-	@test/indent src/*.[ch] test/unit/*.[ch]
+	@test/indent src/*.[ch] test/unit/*.[ch] test/bench/*.c
 
 indent-check:
-	@test/indent --check src/*.[ch] test/unit/*.[ch]
+	@test/indent --check src/*.[ch] test/unit/*.[ch] test/bench/*.c
 
 # Unit tests: the files that know no server, with the sanitizers.  Each program prints "N passed, N failed" last.
 UNIT = build/unit
