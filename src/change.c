@@ -29,6 +29,7 @@
 #include "catalog/pg_type.h"
 #include "libpq/pqformat.h"
 #include "mb/pg_wchar.h"
+#include "miscadmin.h"
 #include "replication/logicalproto.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"

@@ -357,4 +357,21 @@ is(after($readable[1]), '{"id":1,"n":2,' . join(',', map { "\"c$_\":\"__debezium
 	'… readable: the text');
 is(after($_->[2]) =~ s/"n":3/"n":1/r, after($_->[0]), 'REPLICA IDENTITY FULL: the values') foreach \@debezium, \@readable;
 
+#
+# A database in another encoding: names inside types become UTF-8, too
+#
+$node->safe_psql('template1', q(CREATE DATABASE latin1 TEMPLATE template0 ENCODING 'LATIN1' LOCALE 'C'));
+create_server($node, database => 'latin1');
+query($node, <<'SQL', database => 'latin1');
+CREATE TYPE "maß" AS ("größe" text, n int[]);
+CREATE TYPE farbe AS ENUM ('grün', 'weiß');
+CREATE TABLE things (id int PRIMARY KEY, m "maß", f farbe[]);
+SQL
+create_pipeline($node, 'lat_readable', tables => ['things'], options => { schemas => \1 }, database => 'latin1');
+query($node, q(INSERT INTO things VALUES (1, ROW('é', '{1}'), '{weiß}')), database => 'latin1');
+($record) = new_records('lat_readable.public.things', 1);
+is(after($record), '{"id":1,"m":{"größe":"é","n":[1]},"f":["weiß"]}', 'LATIN1: attributes, labels and values as UTF-8');
+like(Encode::encode_utf8($record->{payload}), qr/"fields":\[\{"type":"string","optional":true,"field":"größe"\}.*"allowed":"grün,weiß"/,
+	'… in the schema, too');
+
 done_testing();
