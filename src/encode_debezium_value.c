@@ -14,9 +14,8 @@
  *	- date makes of infinity two far days, and in arrays two near ones.
  *	- An hstore is in the order of Java's HashMap; time[] has no µs.
  *
- * Where Debezium's task would end (timetz 24:00 or with seconds in its offset,
- * a type name's value that it loses) the value is written that its schema has
- * room for.
+ * Where Debezium loses a value that its form has room for (all of type name, a
+ * timetz with seconds in its offset) the value is written.
  */
 #include "encode_value.h"
 
