@@ -77,13 +77,14 @@ static Oid	session_key_catalog = InvalidOid;
 static SigningKey *worker_keys = NULL;
 static int	nworker_keys = 0;
 
-/* How far a worker is with the end of all but the newest. */
+/* How far a worker is with the end of all but the newest, if there are any. */
+static bool older_keys = false;
 static uint64 signed_before_xid = 0;	/* transactions from here on can't have used them; 0: not said yet */
 static XLogRecPtr signed_before_lsn = InvalidXLogRecPtr;	/* where all earlier ones have ended; Invalid: not yet */
 
 /* Between two looks at that, and between two attempts to delete what other pipelines may still need, in ms */
 #define SETTLE_MS 1000
-#define DELETE_MS 10000
+#define DELETE_MS 60000
 
 /* The last message of this session: its transaction and number. */
 static uint64 last_xid = 0;
@@ -185,6 +186,9 @@ tk_produce_load_keys(MemoryContext context, TkPipelineEntry *entry)
 	for (int i = 0; i < nworker_keys; i++)
 		copy_key(&worker_keys[i], i);
 	pg_atomic_write_u32(&entry->signing_key, worker_keys[nworker_keys - 1].id);
+	older_keys = nworker_keys > 1;
+	if (!older_keys)
+		pg_atomic_write_u32(&entry->settled_key, worker_keys[0].id);
 }
 
 /* Deletes the keys that no pipeline of this database needs.  True: none older than the newest is left. */
@@ -253,10 +257,9 @@ void
 tk_produce_settle_keys(TkPipelineEntry *entry)
 {
 	static TimestampTz looked_at = 0;
-	static bool deleted = false;
 	TimestampTz now;
 
-	if (deleted)
+	if (!older_keys)
 		return;
 	now = GetCurrentTimestamp();
 	if (!TimestampDifferenceExceeds(looked_at, now, nworker_keys > 1 ? SETTLE_MS : DELETE_MS))
@@ -272,7 +275,7 @@ tk_produce_settle_keys(TkPipelineEntry *entry)
 		nworker_keys = 1;
 	}
 	pg_atomic_write_u32(&entry->settled_key, worker_keys[0].id);
-	deleted = delete_old_keys(entry->catalog);
+	older_keys = !delete_old_keys(entry->catalog);
 }
 
 /* Reads the key of that id, or with 0 the oldest, which every worker will know. */
