@@ -6,6 +6,7 @@ use warnings;
 use Test::More;
 use TransactionalKafka;
 use KafkaLog;
+use LockedBroker;
 use Records;
 
 use PostgreSQL::Test::Utils qw(slurp_file);
@@ -280,5 +281,30 @@ create_pipeline($node, 'option', tables => ['docs'], options => { oversize => 'd
 ($failed, undef, $stderr) = $node->psql('postgres', q(SELECT kafka.set_table('option', 'docs', '{"topic": "option.dead_letter"}')));
 like($stderr, qr/table public\.docs of pipeline "option" can't have the topic "option\.dead_letter".*oversize/s, 'the topic of descriptions is no table\'s');
 query($node, q(CALL kafka.drop_pipeline('option')));
+
+#
+# Where the limits of topics may not be asked for
+#
+my $locked = LockedBroker->new;
+$locked->grant('User:shop', transactional_id => 'pg.', 'Write');
+$locked->grant('User:shop', topic => 'pg.', $_) foreach qw(Write Read Create DescribeConfigs);
+$locked->grant('User:shop', topic => 'silent', $_) foreach qw(Write Create);
+$locked->make_server($node, 'SASL_SSL', name => 'locked');
+query($node, 'TRUNCATE docs');
+$log = -s $node->logfile;
+create_pipeline($node, 'silent', server => 'locked', tables => ['docs'],
+	options => { envelope => 'plain', oversize => 'dead_letter', topic_partitions => 1, topic_config => { 'max.message.bytes' => 50_000 } });
+query($node, q(INSERT INTO docs VALUES (1, 'small'); INSERT INTO docs VALUES (2, repeat('x', 2000000))));
+sent('silent');
+my $address = $locked->address;
+is_deeply([ values_of('id', consume('silent.public.docs', broker => $address)) ], [1], 'without DescribeConfigs the pipeline runs');
+is_deeply([ values_of('limit_name', consume('silent.dead_letter', broker => $address)) ], ['message.max.bytes'], '… the client\'s limit is known');
+query($node, q(INSERT INTO docs VALUES (3, repeat('x', 60000))));
+is_stopped($node, 'silent', 'failed', 'record too large.*topic "silent\.public\.docs" partition 0 \(key \{"id":3\}');
+$locked->grant('User:shop', topic => 'silent', 'DescribeConfigs');
+query($node, q(CALL kafka.resume('silent')));
+sent('silent');
+is_deeply([ values_of('limit', consume('silent.dead_letter', broker => $address)) ], [ 1_000_000, 50_000 ], '… the topic\'s once it may be asked for');
+query($node, q(CALL kafka.drop_pipeline('silent')));
 
 done_testing();

@@ -3,6 +3,7 @@ use strict;
 use warnings;
 
 use Encode ();
+use File::Basename ();
 use Test::More;
 use TransactionalKafka;
 use Records;
@@ -203,7 +204,9 @@ if ($node->pg_version >= 15)
 	query($node, q(INSERT INTO listed VALUES (1, 'listed', 'k', 'v')));
 	is_stopped($node, 'listed', 'failed', 'table "public\.listed" with the route "outbox" has no column "payload", or it is not published');
 	query($node, q(ALTER PUBLICATION listed SET TABLE listed; INSERT INTO listed VALUES (2, 'listed', 'k', 'w')));
-	$node->psql('postgres', q(CALL kafka.resume('listed')));    # it may see the pipeline run before that row comes by
+
+	# it counts as it was when the row was written; resume() may return before that is read
+	$node->psql('postgres', q(CALL kafka.resume('listed')));
 	is_stopped($node, 'listed', 'failed', 'has no column "payload"');
 	query($node, q(SELECT kafka.set_table('listed', 'listed', '{"route": null}'); CALL kafka.resume('listed')));
 	sent('listed');
@@ -255,5 +258,21 @@ query($node, q(CALL kafka.resume('shop')));
 sent('shop');
 is_deeply([ map { shown($_) } new_records('outbox.event.unknown', 1) ], ['9 9'], 'it is sent once the topic is there');
 query($node, q(CALL kafka.drop_pipeline('shop')));
+
+# README's example, as it is written there
+my ($example) = PostgreSQL::Test::Utils::slurp_file(File::Basename::dirname(__FILE__) . '/../../README.md') =~ /### Outbox tables\n.*?```sql\n(.*?)```/s;
+create_server($node, name => 'events');
+query($node, 'DROP TABLE outbox');
+my $before = () = consume('outbox.event.order');
+query($node, $example);
+sent('shop');
+my @example = consume_until('outbox.event.order', $before + 1);
+my $id = query($node, 'SELECT id FROM outbox');
+is(event($example[-1]), "42 {\"total\": 19.90} id=$id eventType=OrderPaid", 'the example in README');
+fails_with(q(INSERT INTO outbox VALUES (gen_random_uuid(), 'or der', '1', 'x', '{}')), qr/violates check constraint/, '… whose CHECK keeps out what makes no topic');
+query($node, q(INSERT INTO outbox VALUES (gen_random_uuid(), repeat('x', 236), '1', 'x', '{}')));
+fails_with(q(INSERT INTO outbox VALUES (gen_random_uuid(), repeat('x', 237), '1', 'x', '{}')), qr/violates check constraint/, '… also what is too long');
+sent('shop');
+is(scalar(() = consume_until('outbox.event.' . 'x' x 236, 1)), 1, '… and nothing more');
 
 done_testing();
