@@ -141,6 +141,21 @@ open_checkpoint(void)
 	tk_stats_opened(&tk_pipeline.checkpoint, transaction.commit_us);
 }
 
+static void
+check_buffer(const TkBuffer *buffer, const TkRelation *relation)
+{
+	if (!buffer->failed)
+		return;
+	if (relation != NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+				 errmsg("a row of table \"%s.%s\" makes a record that is larger than memory or Kafka's format allows",
+						relation->schema, relation->table)));
+	ereport(ERROR,
+			(errcode(ERRCODE_OUT_OF_MEMORY),
+			 errmsg("out of memory")));
+}
+
 static char
 op_of(const TkChange *change)
 {
@@ -184,27 +199,13 @@ append_encoded(TkTopicRoute *route, const TkRecord *record, const TkChange *chan
 			headers += tk_header_size(strlen(record->headers[i].name), record->headers[i].value);
 		replaced = tk_large_replaced(&route, change ? change->relation : NULL, change ? op_of(change) : 0, &key, &value,
 									 headers, record->nheaders, &transaction, change ? change->lsn : transaction.commit_lsn);
+		check_buffer(tk_append_buffer(), change ? change->relation : NULL);
 	}
 	tk_append(route, TK_PARTITION_BY_KEY, key, value);
 	for (int i = 0; i < record->nheaders; i++)
 		if (!replaced || stays(&record->headers[i]))
 			tk_append_header(record->headers[i].name, 0, record->headers[i].value);
 	transaction_records++;
-}
-
-static void
-check_buffer(const TkBuffer *buffer, const TkRelation *relation)
-{
-	if (!buffer->failed)
-		return;
-	if (relation != NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
-				 errmsg("a row of table \"%s.%s\" makes a record that is larger than memory or Kafka's format allows",
-						relation->schema, relation->table)));
-	ereport(ERROR,
-			(errcode(ERRCODE_OUT_OF_MEMORY),
-			 errmsg("out of memory")));
 }
 
 /* Debezium's BEGIN and END of a transaction, on a topic of their own. */
@@ -303,7 +304,6 @@ stream_outbox(const TkChange *change)
 	tk_outbox_encode(&encode_options, &transaction, change, buffer, &record);
 	check_buffer(buffer, relation);
 	append_encoded(route, &record, change);
-	check_buffer(buffer, relation);
 	tk_append_done(encode_options.metadata_headers);
 }
 
@@ -328,7 +328,6 @@ stream_change(const TkChange *change)
 	check_buffer(buffer, relation);
 	for (int i = 0; i < n; i++)
 		append_encoded(relation->route, &records[i], change);
-	check_buffer(buffer, relation);
 	tk_append_done(encode_options.metadata_headers);
 }
 

@@ -132,9 +132,19 @@ ask_limits(TkTopicRoute **asked, int n)
 				 errdetail("A record that is larger than one takes is found out by sending it.")));
 	for (int i = 0; i < n; i++)
 	{
+		static bool said = false;
+
 		asked[i]->asked = true;
 		asked[i]->max_batch = status == TK_KAFKA_OK ? limits[i] : 0;
 		tk_large_note_limit(asked[i]);
+		if (status != TK_KAFKA_OK || limits[i] > 0 || said)
+			continue;
+		said = true;
+		ereport(LOG,
+				(errmsg("pipeline \"%s\" may not ask for the max.message.bytes of topic \"%s\", and perhaps others",
+						NameStr(tk_pipeline.entry->name), asked[i]->topic),
+				 errdetail("A record that is larger is found out by sending it."),
+				 errhint("Grant the ACL DescribeConfigs on the topic.")));
 	}
 }
 

@@ -203,6 +203,34 @@ SQL
 		]
 	});
 
+both_ways('partitions of a publication that goes by the root, and that does not',
+	name  => 'roots',
+	setup => <<'SQL',
+CREATE TABLE {s}.root (id int PRIMARY KEY, a int) PARTITION BY RANGE (id);
+CREATE TABLE {s}.low (a int, id int NOT NULL PRIMARY KEY);
+ALTER TABLE {s}.root ATTACH PARTITION {s}.low FOR VALUES FROM (0) TO (100);
+CREATE PUBLICATION {p} FOR TABLE {s}.root WITH (publish_via_partition_root = false);
+SQL
+	publication => '{p}',
+	story       => [
+		'INSERT INTO {s}.root VALUES (1, 10); CREATE TABLE {s}.high PARTITION OF {s}.root FOR VALUES FROM (100) TO (200); INSERT INTO {s}.root VALUES (101, 10)',
+		'ALTER PUBLICATION {p} SET (publish_via_partition_root = true); INSERT INTO {s}.root VALUES (2, 20), (102, 20)',
+		'ALTER TABLE {s}.root DETACH PARTITION {s}.high; INSERT INTO {s}.high VALUES (103, 30); INSERT INTO {s}.root VALUES (3, 30)',
+		'ALTER PUBLICATION {p} SET (publish_via_partition_root = false); ALTER PUBLICATION {p} ADD TABLE {s}.high; INSERT INTO {s}.high VALUES (104, 40); INSERT INTO {s}.root VALUES (4, 40)'
+	],
+	topics => {
+		'{p}.{s}.low'  => [ '{"id":1} {"a":10,"id":1}', '{"id":4} {"a":40,"id":4}' ],
+		'{p}.{s}.high' => [ '{"id":101} {"id":101,"a":10}', '{"id":104} {"id":104,"a":40}' ],
+		'{p}.{s}.root' => [ map { "{\"id\":$_->[0]} {\"id\":$_->[0],\"a\":$_->[1]}" } [ 2, 20 ], [ 102, 20 ], [ 3, 30 ] ]
+	});
+
+both_ways('a table that others inherit from: its own rows',
+	name   => 'heirs',
+	setup  => 'CREATE TABLE {s}.t (id int PRIMARY KEY); CREATE TABLE {s}.heir (more int, PRIMARY KEY (id)) INHERITS ({s}.t)',
+	tables => ['{s}.t'],
+	story  => ['INSERT INTO {s}.t VALUES (1); INSERT INTO {s}.heir VALUES (2, 2); UPDATE {s}.t SET id = id + 10; DELETE FROM {s}.t'],
+	topics => { '{p}.{s}.t' => [ '{"id":1} {"id":1}', '{"id":1} -', '{"id":11} {"id":11}', '{"id":11} -' ] });
+
 #
 # Tables come and go
 #

@@ -298,6 +298,7 @@ query($node, q(INSERT INTO docs VALUES (1, 'small'); INSERT INTO docs VALUES (2,
 sent('silent');
 my $address = $locked->address;
 is_deeply([ values_of('id', consume('silent.public.docs', broker => $address)) ], [1], 'without DescribeConfigs the pipeline runs');
+ok(logged($node, qr/pipeline "silent" may not ask for the max\.message\.bytes of topic "silent\.[a-z._]+".*\n.*\n.*ACL DescribeConfigs/, $log), '… and says so');
 is_deeply([ values_of('limit_name', consume('silent.dead_letter', broker => $address)) ], ['message.max.bytes'], '… the client\'s limit is known');
 query($node, q(INSERT INTO docs VALUES (3, repeat('x', 60000))));
 is_stopped($node, 'silent', 'failed', 'record too large.*topic "silent\.public\.docs" partition 0 \(key \{"id":3\}');
