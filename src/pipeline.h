@@ -229,7 +229,7 @@ extern bool tk_stop_wanted(void);
 /* Tells the statistics how many records are with Kafka's client. */
 extern void tk_note_queue(void);
 
-/* Set when a wait gave up because of tk_stop_wanted(). */
+/* Set when a wait gave up because of tk_stop_wanted(), or a new start is needed: the error that follows is no failure. */
 extern bool tk_stopping;
 
 /* librdkafka's log lines, into ours. */

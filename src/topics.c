@@ -214,12 +214,17 @@ ensure_route(TkTopicRoute *route)
 		return;
 	ask_limits(&route, 1);
 
-	/* A transaction may be open, and records on their way: a start knows it then. */
+	/* A transaction may be open, and records on their way: a start knows it then.  Nothing has failed. */
 	if (batches_too_large(route))
+	{
+		ereport(LOG,
+				(errmsg("pipeline \"%s\" starts anew with smaller batches: topic \"%s\" takes no more than %zu bytes",
+						NameStr(tk_pipeline.entry->name), route->topic, route->max_batch)));
+		tk_stopping = true;
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("pipeline \"%s\" starts anew with smaller batches: topic \"%s\" takes no more than %zu bytes",
-						NameStr(tk_pipeline.entry->name), route->topic, route->max_batch)));
+				 errmsg("batches are larger than topic \"%s\" takes", route->topic)));
+	}
 }
 
 TkTopicRoute *
