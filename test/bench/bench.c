@@ -279,7 +279,7 @@ typedef struct Producer
 	long		unacknowledged;
 	pthread_t	committer;
 	bool		committing;
-} Producer;
+}			Producer;
 
 static rd_kafka_message_t samples[SAMPLES];
 static long nsamples = 0;
@@ -335,7 +335,7 @@ on_delivery(rd_kafka_t *rk, const rd_kafka_message_t *m, void *opaque)
 
 /* The settings are those of the pipeline's producers. */
 static void
-open_producer(Producer *p, const char *topic, int number)
+open_producer(Producer * p, const char *topic, int number)
 {
 	rd_kafka_conf_t *conf = rd_kafka_conf_new();
 	const char *compression = getenv("COMPRESSION");
@@ -358,7 +358,7 @@ open_producer(Producer *p, const char *topic, int number)
 
 /* Copies of "n" samples, from number "from" on; a full queue is waited for. */
 static void
-send_batch(Producer *p, long from, int n)
+send_batch(Producer * p, long from, int n)
 {
 	rd_kafka_message_t batch[BATCH];
 
@@ -398,7 +398,7 @@ commit(void *arg)
 }
 
 static void
-await_commit(Producer *p)
+await_commit(Producer * p)
 {
 	if (p->committing)
 		pthread_join(p->committer, NULL);
