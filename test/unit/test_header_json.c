@@ -116,8 +116,6 @@ only_scalars_and_arrays_of_them_are_values(void)
 {
 	static const char *const others[] = {"[]", "\"a\"", "1", "null", "true", "", " "};
 
-	static const char *const others[] = {"[]", "\"a\"", "1", "null", "true", "", " ", NULL};
-
 	CHECK_STR(read_json("{\"ok\":1,\"a\":{}}"), fault(TK_HEADERS_NO_SCALAR, "a"));
 	CHECK_STR(read_json("{\"ab\":[1,[2]]}"), fault(TK_HEADERS_NO_SCALAR, "ab"));
 	CHECK_STR(read_json("{\"ab\":[{}]}"), fault(TK_HEADERS_NO_SCALAR, "ab"));
