@@ -221,8 +221,8 @@ my @scalars = (
 	{ sql => 'interval', make => \&interval },
 	{ sql => 'interval day to second(3)', make => sub { pick('1', '-2 days 03:04:05.6789', '25:00:00') } },
 	{ sql => 'prop_mood', make => sub { pick('sad', 'it\'s "ok"', "\x{1f418}", '') }, key => 1 },
-	{ sql => 'json', make => sub { json_text(0) }, verbatim => 1 },
-	{ sql => 'jsonb', make => sub { json_text(0) } },
+	{ sql => 'json', make => sub { pick('', ' ') . json_text(0) . pick('', "\n") }, verbatim => 1, null => 1 },
+	{ sql => 'jsonb', make => sub { json_text(0) }, null => 1 },
 	{ sql => 'hstore', make => sub { join ', ', map { '"' . word() . '"=>' . pick('NULL', '"NULL"', '""', '"1"', '"a \\"b\\" \\\\"', "\"\x{e9}\"") } 1 .. below(4) } },
 	{ sql => 'ltree', make => sub { join '.', map { word() } 1 .. below(4) }, key => 1 },
 	{ sql => 'inet', make => sub { pick('0.0.0.0/0', '10.1.2.3', '192.168.0.1/24', '::1', 'fe80::' . hex_digits(4) . '/64', '::ffff:1.2.3.4') }, key => 1 },
@@ -482,23 +482,26 @@ foreach my $table (@tables)
 	my $names = join ', ', map { quote($_->{name}) } @columns;
 	my $keys = join ', ', map { quote($_) } @{ $table->{keys} };
 	my $verbatim = join ' AND ', 'true',
-	  map { "(v.value::json->" . quote($_->{name}) . ')::text IS NOT DISTINCT FROM coalesce(t.' . ident($_->{name}) . "::text, 'null')" }
+	  map { "(v.value::json->" . quote($_->{name}) . ')::text IS NOT DISTINCT FROM coalesce(btrim(t.' . ident($_->{name}) . q{::text, E' \t\r\n'), 'null')} }
 	  grep { $_->{type}->{verbatim} } @columns;
+	my $nulls = join ', ', map { 'CASE WHEN jsonb_typeof(t.' . ident($_->{name}) . q{::jsonb) = 'null' THEN } . quote($_->{name}) . ' END' }
+	  grep { $_->{type}->{null} } @columns;
 
 	# The last record of each row, which the table must equal; what was unchanged in TOAST tables is missing and named
 	my $wrong = query($node, Encode::encode_utf8(<<"SQL"));
 $pinned
 WITH last AS (
 	SELECT DISTINCT ON (key::jsonb->'id') *, (key::jsonb->>'id')::int AS id,
-		coalesce(substring(headers from 'pg\\.unavailable=(\\[.*?\\])(?:,pg\\.|\$)')::jsonb, '[]') AS unavailable
+		coalesce(substring(headers from 'pg\\.unavailable=(\\[.*?\\])(?:,pg\\.|\$)')::jsonb, '[]') AS unavailable,
+		coalesce(substring(headers from 'pg\\.json_null=(\\[.*?\\])(?:,pg\\.|\$)')::jsonb, '[]') AS nulls
 	FROM got WHERE "table" = '$name' ORDER BY key::jsonb->'id', n DESC),
 compared AS (
-	SELECT v.*, t.id IS NOT NULL AS present, jsonb_build_object($row) AS expected, jsonb_build_object($key) AS expected_key,
+	SELECT v.*, id AS row_id, t.id IS NOT NULL AS present, jsonb_build_object($row) AS expected, jsonb_build_object($key) AS expected_key,
 		ARRAY(SELECT json_object_keys(v.value::json)) AS names, ARRAY(SELECT json_object_keys(v.key::json)) AS keys,
-		$verbatim AS verbatim
+		$verbatim AS verbatim, to_jsonb(array_remove(ARRAY[$nulls]::text[], NULL)) AS expected_nulls
 	FROM last v FULL JOIN $name t USING (id))
-SELECT left(coalesce(id::text, '?') || ': ' || CASE
-	WHEN id IS NULL OR key IS NULL THEN 'no record'
+SELECT left(row_id || ': ' || CASE
+	WHEN key IS NULL THEN 'no record'
 	WHEN c.value IS NULL THEN CASE WHEN present THEN 'a tombstone, but there is a row' END
 	WHEN NOT present THEN 'a record, but there is no row'
 	WHEN key::jsonb <> expected_key THEN 'key ' || key || ' instead of ' || expected_key
@@ -507,6 +510,7 @@ SELECT left(coalesce(id::text, '?') || ': ' || CASE
 		THEN (SELECT string_agg(format('%s: %s instead of %s', e.key, c.value::jsonb->e.key, e.value), E'\\n') FROM jsonb_each(expected) e
 			WHERE c.value::jsonb->e.key IS DISTINCT FROM e.value)
 	WHEN names <> ARRAY(SELECT n FROM unnest(ARRAY[$names]::text[]) n WHERE NOT unavailable ? n) THEN 'columns ' || names::text
+	WHEN nulls <> expected_nulls THEN format('null in JSON: %s instead of %s', nulls, expected_nulls)
 	WHEN unavailable = '[]' AND NOT verbatim THEN 'json is not verbatim: ' || value
 	END, 500) AS problem
 FROM compared c ORDER BY 1 NULLS LAST LIMIT 5;
