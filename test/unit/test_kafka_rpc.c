@@ -477,6 +477,7 @@ tls_and_sasl_are_spoken(void)
 	char		sasl[100];
 	char		both[100];
 	char		numeric[100];
+	char		expired[100];
 	char	   *ca_text = text_of(in_secure_dir("ca.pem"));
 	char	   *cert_text = text_of(in_secure_dir("client.pem"));
 	char	   *key_text = text_of(in_secure_dir("client.key"));
@@ -512,13 +513,20 @@ tls_and_sasl_are_spoken(void)
 				 "ssl.key.password", "key-secret", NULL), &error);
 	works(create(&error, tls, "security.protocol", "ssl", "ssl.ca.pem", ca_text, "ssl.certificate.pem", cert_text,
 				 "ssl.key.pem", key_text, "ssl.key.password", "key-secret", NULL), &error);
-	is_refused(create(&error, tls, "security.protocol", "ssl", "ssl.ca.location", ca, NULL), "TLS with");
+	is_refused(create(&error, tls, "security.protocol", "ssl", "ssl.ca.location", ca, NULL),
+			   "the broker wants a client certificate, and none is set");
+	is_refused(create(&error, tls, "security.protocol", "ssl", "ssl.ca.location", ca,
+					  "ssl.certificate.location", in_secure_dir("expired-client.pem"), "ssl.key.location",
+					  in_secure_dir("expired-client.key"), "ssl.key.password", "key-secret", NULL),
+			   "the client certificate (ssl.certificate.pem) has expired");
 
 	/* whom we don't trust, or who isn't who we meant */
 #define LOGIN "security.protocol", "sasl_ssl", "sasl.mechanism", "SCRAM-SHA-256", "sasl.username", "shop", \
 		"sasl.password", "scram-secret"
 	is_refused(create(&error, both, LOGIN, "ssl.ca.location", in_secure_dir("other-ca.pem"), NULL), "certificate of");
 	is_refused(create(&error, both, LOGIN, NULL), "certificate of");
+	is_refused(create(&error, secure_address("EXPIRED", expired, sizeof(expired)), LOGIN, "ssl.ca.location", ca, NULL),
+			   "certificate has expired");
 	is_refused(create(&error, numeric, LOGIN, "ssl.ca.location", ca, NULL), "IP address mismatch");
 	works(create(&error, numeric, LOGIN, "ssl.ca.location", ca, "ssl.endpoint.identification.algorithm", "none", NULL),
 		  &error);
