@@ -126,10 +126,13 @@ static struct
 	char	   *value;			/* in TopMemoryContext */
 }			last;
 
+static uint64 changes = 0;		/* of mappings, as far as we have heard */
+
 static void
 forget_mappings(Datum arg, int cacheid, uint32 hashvalue)
 {
 	last.valid = false;
+	changes++;
 }
 
 /* The option of a mapping's tuple, palloc'd; NULL: it has none. */
@@ -169,6 +172,7 @@ static void
 look_up(Oid role, Oid server)
 {
 	static bool registered = false;
+	uint64		seen;
 	char	   *value;
 
 	if (!registered)
@@ -185,13 +189,14 @@ look_up(Oid role, Oid server)
 	last.role = role;
 	last.server = server;
 
-	/* Valid before it is read: what is reported meanwhile counts. */
-	last.valid = true;
+	/* What is reported while it is read counts; an error leaves it invalid. */
+	seen = changes;
 	value = option_of_mapping(role, server);
 	if (value == NULL)
 		value = option_of_mapping(InvalidOid, server);	/* PUBLIC's */
 	if (value != NULL)
 		last.value = MemoryContextStrdup(TopMemoryContext, value);
+	last.valid = seen == changes;
 }
 
 void

@@ -414,20 +414,31 @@ tk_publication_list(const TkDefinition *d)
 static List *
 user_mapping_options(Oid user, Oid server)
 {
-	HeapTuple	tuple = SearchSysCache2(USERMAPPINGUSERSERVER, ObjectIdGetDatum(user), ObjectIdGetDatum(server));
-	bool		isnull;
-	Datum		options;
-	List	   *result = NIL;
+	const Oid	users[] = {user, InvalidOid};	/* his own, or PUBLIC's */
 
-	if (!HeapTupleIsValid(tuple))
-		tuple = SearchSysCache2(USERMAPPINGUSERSERVER, ObjectIdGetDatum(InvalidOid), ObjectIdGetDatum(server));
-	if (!HeapTupleIsValid(tuple))
-		return NIL;
-	options = SysCacheGetAttr(USERMAPPINGUSERSERVER, tuple, Anum_pg_user_mapping_umoptions, &isnull);
-	if (!isnull)
-		result = untransformRelOptions(options);
-	ReleaseSysCache(tuple);
-	return result;
+	for (int i = 0; i < (int) lengthof(users); i++)
+	{
+		HeapTuple	tuple = SearchSysCache2(USERMAPPINGUSERSERVER, ObjectIdGetDatum(users[i]), ObjectIdGetDatum(server));
+		bool		isnull;
+		Datum		options;
+		List	   *result = NIL;
+		bool		account = false;
+		ListCell   *lc;
+
+		if (!HeapTupleIsValid(tuple))
+			continue;
+		options = SysCacheGetAttr(USERMAPPINGUSERSERVER, tuple, Anum_pg_user_mapping_umoptions, &isnull);
+		if (!isnull)
+			result = untransformRelOptions(options);
+		ReleaseSysCache(tuple);
+
+		/* One that says only where its role may produce is no account with Kafka. */
+		foreach(lc, result)
+			account |= strcmp(((DefElem *) lfirst(lc))->defname, TK_ALLOWED_TOPICS) != 0;
+		if (account)
+			return result;
+	}
+	return NIL;
 }
 
 TkKafkaConf *

@@ -54,7 +54,10 @@ typedef struct RelationEntry
 {
 	Oid			relid;			/* hash key */
 	TkRelation *relation;
-	MemoryContext context;		/* holds the relation */
+	MemoryContext context;		/* holds the relation, and the message */
+	char	   *message;		/* that described it */
+	int			message_len;
+	uint64		types;			/* types_generation then */
 } RelationEntry;
 
 static MemoryContext reader_context = NULL;
@@ -65,8 +68,13 @@ static const TkChangeHooks *hooks = NULL;
 static HTAB *composites = NULL;
 static bool enums_described = false;
 
-/* Types in types, as deep as they are looked into */
+/* Counts changes of these types: pgoutput doesn't describe a table anew for them. */
+static uint64 types_generation = 0;
+
+/* Types in types: as deep as they are looked into, and so many attributes of one relation, because they multiply */
 #define DEPTH_MAX 32
+#define ATTRIBUTES_MAX 10000
+static int	attributes_described;
 
 /* One row's values; grown to the widest table. */
 static TkValue *old_values = NULL;
@@ -74,25 +82,18 @@ static TkValue *new_values = NULL;
 static int	value_capacity = 0;
 static TkRelation **truncated = NULL;
 
-/* As for a changed publication: all of them, because who has a column of the type isn't known. */
-static void
-describe_anew(void)
-{
-	CallSyscacheCallbacks(PUBLICATIONRELMAP, 0);
-}
-
 static void
 composite_changes(Datum arg, Oid relid)
 {
-	if (OidIsValid(relid) && hash_search(composites, &relid, HASH_FIND, NULL) != NULL)
-		describe_anew();
+	if (OidIsValid(relid) ? hash_search(composites, &relid, HASH_FIND, NULL) != NULL : hash_get_num_entries(composites) > 0)
+		types_generation++;
 }
 
 static void
 enum_changes(Datum arg, int cache, uint32 hash)
 {
 	if (enums_described)
-		describe_anew();
+		types_generation++;
 }
 
 void
@@ -317,6 +318,12 @@ describe_composite(TkType *type, Oid relid, int depth)
 		return;
 	(void) hash_search(composites, &relid, HASH_ENTER, NULL);
 	descriptor = RelationGetDescr(rel);
+	attributes_described += descriptor->natts;
+	if (attributes_described > ATTRIBUTES_MAX)
+	{
+		RelationClose(rel);		/* its text, as of a type that isn't known */
+		return;
+	}
 	type->kind = TK_KIND_COMPOSITE;
 	type->attributes = palloc0(Max(descriptor->natts, 1) * sizeof(TkAttribute));
 	for (int i = 0; i < descriptor->natts; i++)
@@ -495,7 +502,7 @@ describe_not_null(TkRelation *relation)
 	for (int i = 0; i < descriptor->natts; i++)
 	{
 		Form_pg_attribute attribute = TupleDescAttr(descriptor, i);
-		bool		not_null = attribute->attnotnull;
+		bool		not_null = tk_never_null(descriptor, i);
 		HeapTuple	tuple;
 		char	   *name;
 		int			column;
@@ -529,10 +536,15 @@ read_relation(StringInfo in)
 	TkRelation *relation = palloc0(sizeof(TkRelation));
 	const char *schema;
 	RelationEntry *entry;
+	uint64		types = types_generation;	/* of before the catalog is read */
+	int			message_len = in->len - in->cursor;
+	char	   *message = palloc(message_len);
 	bool		found;
 	TkRelation *old;
 	MemoryContext old_context;
 
+	memcpy(message, in->data + in->cursor, message_len);
+	attributes_described = 0;
 	relation->relid = pq_getmsgint(in, 4);
 	schema = pq_getmsgrawstring(in);
 	relation->schema = pstrdup(schema[0] == '\0' ? "pg_catalog" : schema);
@@ -563,6 +575,9 @@ read_relation(StringInfo in)
 	old_context = found ? entry->context : NULL;
 	entry->relation = relation;
 	entry->context = context;
+	entry->message = message;
+	entry->message_len = message_len;
+	entry->types = types;
 	if (old != NULL)
 	{
 		relation->order_in = old->order_in;
@@ -583,6 +598,17 @@ find_relation(Oid relid)
 
 	if (entry == NULL)
 		elog(ERROR, "no Relation message came for relation %u", relid);
+	if (entry->types != types_generation)
+	{
+		StringInfoData message;
+
+		/* The same columns; what their types are made of may have changed. */
+		message.data = entry->message;
+		message.len = message.maxlen = entry->message_len;
+		message.cursor = 0;
+		read_relation(&message);
+		entry = hash_search(relations, &relid, HASH_FIND, NULL);
+	}
 	return entry->relation;
 }
 

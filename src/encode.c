@@ -66,6 +66,17 @@ cut_piece(const TkBuffer *text, size_t start)
 	return piece;
 }
 
+static bool
+is_key(const TkRelation *relation, int column)
+{
+	int			i;
+
+	for (i = 0; i < relation->nkeys; i++)
+		if (relation->keys[i] == column)
+			return true;
+	return false;
+}
+
 bool
 tk_row_plan_init(TkRowPlan *plan, const TkEncodeOptions *options, const TkRelation *relation, int style)
 {
@@ -88,7 +99,8 @@ tk_row_plan_init(TkRowPlan *plan, const TkEncodeOptions *options, const TkRelati
 		const TkColumn *column = &relation->columns[i];
 		size_t		start = text->len;
 
-		if ((plan->style & TK_STYLE_DEBEZIUM) == 0 || tk_debezium_has(&column->type))
+		/* What Debezium leaves out stays in a key: without it rows would have the same. */
+		if ((plan->style & TK_STYLE_DEBEZIUM) == 0 || tk_debezium_has(&column->type) || is_key(relation, i))
 		{
 			tk_buffer_char(text, ',');
 			tk_json_text(text, column->name, strlen(column->name), plan->style);

@@ -508,6 +508,8 @@ tk_client_open(TkClient *client, rd_kafka_type_t type, rd_kafka_conf_t *conf, co
 			   TkKafkaError *error)
 {
 	char		why[400] = "";
+	char		verifies[16];
+	size_t		size = sizeof(verifies);
 	bool		oidc = tk_conf_has(user, "sasl.oauthbearer.method");
 
 	if (!tk_conf_defaults(conf, client_defaults, sizeof(client_defaults) / sizeof(client_defaults[0]),
@@ -523,7 +525,10 @@ tk_client_open(TkClient *client, rd_kafka_type_t type, rd_kafka_conf_t *conf, co
 	rd_kafka_conf_set_opaque(conf, client);
 	rd_kafka_conf_set_log_cb(conf, on_log);
 	rd_kafka_conf_set_error_cb(conf, on_error);
-	(void) rd_kafka_conf_set_ssl_cert_verify_cb(conf, on_certificate);
+	/* It would be called, and complained of, without verification too. */
+	if (rd_kafka_conf_get(conf, "enable.ssl.certificate.verification", verifies, &size) == RD_KAFKA_CONF_OK &&
+		strcmp(verifies, "true") == 0)
+		(void) rd_kafka_conf_set_ssl_cert_verify_cb(conf, on_certificate);
 	if (oidc)
 		rd_kafka_conf_enable_sasl_queue(conf, 1);
 

@@ -244,7 +244,8 @@ tk_certificate_problem(int x509_error)
 static const char *
 alert_means(const X509 *ours, int alert)
 {
-	if ((alert < SSL_AD_BAD_CERTIFICATE || alert > SSL_AD_ACCESS_DENIED) && alert != SSL_AD_CERTIFICATE_REQUIRED)
+	if (((alert < SSL_AD_BAD_CERTIFICATE || alert > SSL_AD_ACCESS_DENIED) && alert != SSL_AD_CERTIFICATE_REQUIRED) ||
+		alert == SSL_AD_ILLEGAL_PARAMETER)
 		return NULL;
 	if (ours == NULL)
 		return "the broker wants a client certificate, and none is set (ssl.certificate.pem)";
@@ -266,8 +267,10 @@ tk_alert_means(const rd_kafka_conf_t *conf, int alert)
 	char	   *location = value_of(conf, "ssl.certificate.location");
 	BIO		   *bio = pem ? BIO_new_mem_buf(pem, -1) : location ? BIO_new_file(location, "r") : NULL;
 	X509	   *cert = bio ? PEM_read_bio_X509(bio, NULL, give_password, NULL) : NULL;
-	const char *meaning = alert_means(cert, alert);
+	char	   *keystore = value_of(conf, "ssl.keystore.location");
+	const char *meaning = cert == NULL && keystore != NULL && keystore[0] != '\0' ? NULL : alert_means(cert, alert);
 
+	free(keystore);
 	X509_free(cert);
 	BIO_free(bio);
 	free(location);

@@ -1159,8 +1159,13 @@ tk_topic_limits(TkProducer *p, const char *const *topics, int n, const TkKafkaWa
 	resources = config_resources(event, &nresources);
 	for (i = 0; i < nresources; i++)
 	{
-		const char *value = rd_kafka_ConfigResource_error(resources[i]) == 0 ?
-		config_value(resources[i], "max.message.bytes") : NULL;
+		int			code = rd_kafka_ConfigResource_error(resources[i]);
+		const char *value = code == 0 ? config_value(resources[i], "max.message.bytes") : NULL;
+
+		/* Another broker may not have heard of a new one yet. */
+		if (tk_cause(code) == TK_CAUSE_NO_TOPIC)
+			status = tk_fail(error, TK_KAFKA_RETRY, TK_CAUSE_NO_TOPIC, code, "configuration of topic \"%s\": %s",
+							 rd_kafka_ConfigResource_name(resources[i]), rd_kafka_err2str(code));
 
 		/* In the order of the question; but that is nowhere promised. */
 		for (j = 0; j < n && value != NULL; j++)
@@ -1175,5 +1180,5 @@ tk_topic_limits(TkProducer *p, const char *const *topics, int n, const TkKafkaWa
 	}
 	rd_kafka_event_destroy(event);
 	tk_client_healthy(&p->client);
-	return tk_ok(error);
+	return status == TK_KAFKA_OK ? tk_ok(error) : status;
 }

@@ -151,7 +151,7 @@ tk_large_replaced(TkTopicRoute **route, const TkRelation *relation, char op, TkS
 	}
 	tk_describe_key(shown, sizeof(shown), letter.key, letter.key_len);
 
-	if (dead_letters == NULL || *route == dead_letters)
+	if (dead_letters == NULL)
 		tk_stop_sticky(TK_STATE_FAILED,
 					   strcmp(letter.limit_name, "max.message.bytes") == 0 ?
 					   "Raise the topic's max.message.bytes, or set the pipeline's option oversize to dead_letter; then CALL kafka.resume()." :

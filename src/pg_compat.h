@@ -174,6 +174,25 @@ tk_schema_publications(Oid schema)
 #endif
 }
 
+/* Does the column have a NOT NULL that all its rows keep?  From 18 on there are some NOT VALID. */
+static inline bool
+tk_never_null(TupleDesc descriptor, int i)
+{
+#if PG_VERSION_NUM >= 180000
+	return TupleDescCompactAttr(descriptor, i)->attnullability == ATTNULLABLE_VALID;
+#else
+	return TupleDescAttr(descriptor, i)->attnotnull;
+#endif
+}
+
+/*
+ * A renamed schema: pgoutput takes notice from 16 on.  In 14 the callback for
+ * publications must not be called in the middle of an entry's making: it would
+ * forget which operations are published.
+ */
+#define TK_PGOUTPUT_KNOWS_SCHEMAS (PG_VERSION_NUM >= 160000)
+#define TK_PGOUTPUT_KEEPS_OPERATIONS (PG_VERSION_NUM >= 150000)
+
 /* Privileges, by class of object */
 static inline bool
 tk_owns_relation(Oid relid, Oid role)

@@ -320,6 +320,7 @@ apply_publication(TkPipelineEntry *entry, const TkPublication *p, bool news)
 		/* The operator has changed something: no waiting out of an old failure. */
 		entry->failures = 0;
 		entry->retry_at = 0;
+		entry->batch_limit = 0; /* the topics may take more now: it is asked again */
 		if (entry->pid == 0 || (p->wanted && tk_state_is_sticky(entry->state)))
 			note_state(entry, p->wanted ? TK_STATE_STARTING : p->state, p->reason, p->hint);
 	}

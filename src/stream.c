@@ -177,7 +177,12 @@ op_of(const TkChange *change)
 static bool
 stays(const TkHeader *header)
 {
-	return strncmp(header->name, "pg.", 3) == 0 && strcmp(header->name, "pg.unavailable") != 0;
+	static const char *const names[] = {"pg.op", "pg.xid", "pg.lsn", "pg.seq", "pg.ts"};
+
+	for (int i = 0; i < (int) lengthof(names); i++)
+		if (strcmp(header->name, names[i]) == 0)
+			return true;
+	return false;
 }
 
 /* What an encoder has written. change: what it is of; NULL: no row. */
@@ -295,7 +300,7 @@ stream_outbox(const TkChange *change)
 	problem = tk_outbox_topic(change, topic);
 	if (problem != NULL)
 		tk_stop_sticky(TK_STATE_FAILED,
-					   "Let kafka.set_table() take the option route back, and CALL kafka.resume(): its rows are sent as changes; or kafka.accept_position() behind the row.",
+					   "Let kafka.set_table() take the option route back, and CALL kafka.resume(): its rows are sent as changes.",
 					   "aggregatetype %s of outbox \"%s.%s\", id %s, at %X/%X, makes no topic: %s",
 					   beginning(&change->new[relation->outbox.aggregatetype]), relation->schema, relation->table,
 					   beginning(&change->new[relation->outbox.id]), LSN_FORMAT_ARGS((XLogRecPtr) change->lsn), problem);

@@ -28,6 +28,7 @@
 #include "route.h"
 #include "large.h"
 #include "topics.h"
+#include "wal_source.h"
 
 /* How long a topic may take to be described or created. */
 #define TOPIC_PATIENCE_US INT64CONST(30000000)
@@ -37,6 +38,9 @@
 #define LIMITS_AT_A_TIME 200
 
 static HTAB *routes;
+
+/* The end of the WAL when all tables' topics were looked at; Invalid: they are just now, before anything is read */
+static XLogRecPtr claimed_until = InvalidXLogRecPtr;
 static bool started = false;	/* the topics of all tables are there, and their limits have been asked for */
 
 void
@@ -125,7 +129,10 @@ ask_limits(TkTopicRoute **asked, int n)
 	while ((status = tk_topic_limits(producer, topics, n, &tk_kafka_slice, limits, &error)) == TK_KAFKA_RETRY &&
 		   tk_now_us() < deadline)
 		(void) tk_kafka_again(status, &error, PG_INT64_MAX, "reading the limits of topics");
-	if (status != TK_KAFKA_OK)
+	tk_wait_end();
+	if (status == TK_KAFKA_OK)
+		(void) tk_kafka_again(status, &error, PG_INT64_MAX, "reading the limits of topics");
+	else
 		ereport(LOG,
 				(errmsg("pipeline \"%s\" can't ask for the limits of its topics: %s",
 						NameStr(tk_pipeline.entry->name), error.message),
@@ -135,7 +142,7 @@ ask_limits(TkTopicRoute **asked, int n)
 		static bool said = false;
 
 		asked[i]->asked = true;
-		asked[i]->max_batch = status == TK_KAFKA_OK ? limits[i] : 0;
+		asked[i]->max_batch = limits[i];	/* 0: not known */
 		tk_large_note_limit(asked[i]);
 		if (status != TK_KAFKA_OK || limits[i] > 0 || said)
 			continue;
@@ -333,6 +340,13 @@ rival_of(Oid relid, const TkTopicRoute *route, bool given)
 		return InvalidOid;
 	if (OidIsValid(route->outbox) && route->outbox != relid && is_published(route->outbox))
 		return route->outbox;
+
+	/*
+	 * What kafka.set_table() says now is compared with the names of now, when it is said and when we start.  The
+	 * past had other names; only a table that was made since can come by unseen.
+	 */
+	if (claimed_until != InvalidXLogRecPtr && tk_wal_position() <= claimed_until)
+		return InvalidOid;
 	foreach(lc, tk_pipeline.tables)
 	{
 		TkTableEntry *entry = (TkTableEntry *) lfirst(lc);
@@ -389,7 +403,7 @@ tk_outbox_route(Oid relid, const char *topic)
 		return route;
 	if (route->reserved || strcmp(topic, tk_pipeline.progress_topic) == 0)
 		tk_stop_sticky(TK_STATE_FAILED,
-					   "CALL kafka.accept_position() goes on behind the row that names it.",
+					   "Let kafka.set_table() take the option route back, and CALL kafka.resume(): its rows are sent as changes.",
 					   "outbox %s: the topic \"%s\" is for what the pipeline itself writes", table_name(relid), topic);
 
 	/* Several outboxes may share it: they say so themselves. */
@@ -428,6 +442,7 @@ tk_stream_ensure_topics(void)
 		claim(route, table->relid, table->schema, table->table);
 		theirs = lappend(theirs, route);
 	}
+	claimed_until = tk_flush_position(NULL);
 	tk_transaction_commit();
 	MemoryContextSwitchTo(tk_pipeline.context);
 

@@ -51,6 +51,7 @@ static TkWalMessage message_callback = NULL;
 static XLogRecPtr read_limit = InvalidXLogRecPtr;
 static ResourceOwner source_owner = NULL;
 static MemoryContext source_context = NULL;
+static bool schemas_changed = false;	/* pgoutput is still to be told */
 
 /* Reads a page, but nothing at or beyond read_limit: returns -1 there. */
 static int
@@ -258,7 +259,10 @@ plugin_options(const char *publications)
 static void
 schema_changes(Datum arg, int cache, uint32 hash)
 {
-	CallSyscacheCallbacks(PUBLICATIONRELMAP, 0);
+	if (TK_PGOUTPUT_KEEPS_OPERATIONS)
+		CallSyscacheCallbacks(PUBLICATIONRELMAP, 0);
+	else
+		schemas_changed = true;
 }
 
 void
@@ -268,7 +272,8 @@ tk_wal_open(MemoryContext context, XLogRecPtr start, const char *publications, T
 
 	message_callback = callback;
 	source_context = context;
-	CacheRegisterSyscacheCallback(NAMESPACEOID, schema_changes, (Datum) 0);
+	if (!TK_PGOUTPUT_KNOWS_SCHEMAS)
+		CacheRegisterSyscacheCallback(NAMESPACEOID, schema_changes, (Datum) 0);
 	StartTransactionCommand();
 	MemoryContextSwitchTo(context);
 	decoding = CreateDecodingContext(start, plugin_options(publications), false,
@@ -300,6 +305,11 @@ tk_wal_next(XLogRecPtr limit)
 						LSN_FORMAT_ARGS(decoding->reader->EndRecPtr), problem)));
 	if (record == NULL)
 		return false;
+	if (schemas_changed)
+	{
+		schemas_changed = false;
+		CallSyscacheCallbacks(PUBLICATIONRELMAP, 0);
+	}
 	LogicalDecodingProcessRecord(decoding, decoding->reader);
 	return true;
 }

@@ -358,6 +358,30 @@ is(after($readable[1]), '{"id":1,"n":2,' . join(',', map { "\"c$_\":\"__debezium
 is(after($_->[2]) =~ s/"n":3/"n":1/r, after($_->[0]), 'REPLICA IDENTITY FULL: the values') foreach \@debezium, \@readable;
 
 #
+# Types in types multiply: they are looked into up to a bound, and what is beyond it is PostgreSQL's text
+#
+my $levels = 26;
+query($node, join ';', 'CREATE TYPE many_0 AS (x int)', (map { "CREATE TYPE many_$_ AS (a many_" . ($_ - 1) . ')' } 1 .. $levels),
+	(map { "ALTER TYPE many_$_ ADD ATTRIBUTE b many_" . ($_ - 1) } reverse 1 .. $levels),
+	"CREATE TABLE many (id int PRIMARY KEY, c many_$levels, n int)");
+create_pipeline($node, 'many', tables => ['many'], options => { schemas => \1 });
+query($node, q(INSERT INTO many VALUES (1, NULL, 2), (2, ROW(NULL, ROW(NULL, NULL)), 3)));
+my @many = new_records('many.public.many', 2);
+is(after($many[0]), '{"id":1,"c":null,"n":2}', "2^$levels types in a column");
+like(after($many[1]), qr/\A\{"id":2,"c":\{"a":null,"b":(?:\{"a":null,"b":null\}|"\(,\)")\},"n":3\}\z/, '… are not all looked into');
+query($node, q(CALL kafka.drop_pipeline('many')));
+
+#
+# What Debezium leaves out of a row it would leave out of a key too, and all rows would have the same
+#
+query($node, 'CREATE TABLE odd_keys (id pg_lsn PRIMARY KEY, n int)');
+create_pipeline($node, 'odd', tables => ['odd_keys'], options => { scalars => 'debezium' });
+query($node, q(INSERT INTO odd_keys VALUES ('0/1', 1), ('0/2', 2); DELETE FROM odd_keys WHERE id = '0/1'));
+is_deeply([ map { $_->{key} } new_records('odd.public.odd_keys', 4) ], [ '{"id":"0/1"}', '{"id":"0/2"}', '{"id":"0/1"}', '{"id":"0/1"}' ],
+	'a key column of a type that Debezium leaves out stays in the key');
+query($node, q(CALL kafka.drop_pipeline('odd')));
+
+#
 # A database in another encoding: names inside types become UTF-8, too
 #
 $node->safe_psql('template1', q(CREATE DATABASE latin1 TEMPLATE template0 ENCODING 'LATIN1' LOCALE 'C'));

@@ -209,6 +209,13 @@ wait_until { $values = `kcat -C -b $broker -t exact.dead_letter -X isolation.lev
 'a description of a record whose key is no text';
 my $binary = (split /\n/, $values)[-1];
 like($binary, qr/"key":null,"key_size":2,"size":70002,/, 'a key that is no text is not told as one');
+
+# Who may produce to the topic of the descriptions can't stop the pipeline by it.
+query($node, q(SELECT kafka.produce('exact.dead_letter', repeat('x', 70001))));
+sent('exact');
+$values = `kcat -C -b $broker -t exact.dead_letter -X isolation.level=read_committed -o beginning -e -q -f '%s\n'`;
+like((split /\n/, $values)[-1], qr/"size":70001,.*"topic":"exact\.dead_letter"|"topic":"exact\.dead_letter".*"size":70001,/,
+	'a record for the topic of dead letters itself is described as well');
 query($node, q(CALL kafka.drop_pipeline('exact')));
 
 #

@@ -136,5 +136,10 @@ foreach my $name ('locked_sasl', 'locked_mutual')
 	is(query($node, "SELECT count(*) FROM kafka.kafka_transactions WHERE pipeline = '$name' AND state IS NOT NULL"), 2,
 		'... and its transactions are listed');
 }
+# A mapping that only says where its role may produce is no account: PUBLIC's is.
+query($node, q(SET log_statement = none; CREATE USER MAPPING FOR PUBLIC SERVER sasl OPTIONS ("sasl.username" 'plain', "sasl.password" 'plain-secret');
+	DROP USER MAPPING FOR CURRENT_USER SERVER sasl; CREATE USER MAPPING FOR CURRENT_USER SERVER sasl OPTIONS (allowed_topics 'some')));
+query($node, 'INSERT INTO locked_sasl SELECT max(id) + 1 FROM locked_sasl');
+heals('locked_sasl', q(PUBLIC's account));
 is(logged($node, qr/PANIC|terminated by signal/), 0, 'no process of the server has crashed');
 done_testing();

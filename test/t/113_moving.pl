@@ -8,20 +8,21 @@ use Test::More;
 use TransactionalKafka;
 
 my $topic = 'shop.public.orders';
+my $kafka = start_broker('moving')->address;
 my $node  = new_node('main');
 
 query($node, 'CREATE EXTENSION transactional_kafka');
-create_server($node);
+create_server($node, broker => $kafka);
 query($node, 'CREATE TABLE orders (id int PRIMARY KEY, state text); CREATE PUBLICATION dbz_publication FOR TABLE orders');
 
 # What the connector has left: Java's producer chose the partitions, by the bytes of Connect's JSON keys.
-create_topic($topic, { partitions => 8 });
+create_topic($topic, { partitions => 8 }, $kafka);
 my @old = (1 .. 60);
 query($node, q{INSERT INTO orders SELECT i, 'new' FROM generate_series(1, 60) i});
 kafka_tool(
-	'ConsoleProducer', undef, '--topic', $topic, '--reader-property', 'parse.key=true', '--reader-property', 'key.separator=|',
+	'ConsoleProducer', $kafka, '--topic', $topic, '--reader-property', 'parse.key=true', '--reader-property', 'key.separator=|',
 	\join('', map { qq({"id":$_}|{"before":null,"after":{"id":$_,"state":"new"},"op":"c"}\n) } @old));
-my %partition = map { ($_->{key} => $_->{partition}) } consume($topic);
+my %partition = map { ($_->{key} => $_->{partition}) } consume($topic, broker => $kafka);
 is(scalar keys %partition, 60, 'the connector has sent 60 rows');
 my %used = map { ($_ => 1) } values %partition;
 cmp_ok(scalar keys %used, '>', 4, '... over the partitions');
@@ -38,14 +39,14 @@ $writer->{run}->finish;
 query($node, q{UPDATE orders SET state = 'paid'});
 is(query($node, q{SELECT kafka.wait_for(pipeline => 'shop', timeout => '60s')}), 't', 'the pipeline goes on');
 
-my @new = grep { $_->{payload} =~ /"connector":"postgresql"/ } consume($topic);
+my @new = grep { $_->{payload} =~ /"connector":"postgresql"/ } consume($topic, broker => $kafka);
 is_deeply([ sort { $a <=> $b } map { $_->{key} =~ /(\d+)/ } @new ], [ 1 .. 61, 61 ],
 	'the row that waited and all that came later are there, each once');
 is_deeply([ grep { defined $partition{ $_->{key} } && $partition{ $_->{key} } != $_->{partition} } @new ], [],
 	'each key is in the partition where it was before');
 is_deeply([ grep { !defined $partition{ $_->{key} } } @new ],
 	[ grep { $_->{key} eq '{"id":61}' } @new ], '... by the same bytes');
-is(scalar(() = kafka_tool('TopicCommand', undef, '--list') =~ /^shop\./mg), 1, 'no other topic was made');
+is(scalar(() = kafka_tool('TopicCommand', $kafka, '--list') =~ /^shop\./mg), 1, 'no other topic was made');
 
 $node->stop;
 done_testing();
