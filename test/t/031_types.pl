@@ -364,7 +364,7 @@ my $levels = 26;
 query($node, join ';', 'CREATE TYPE many_0 AS (x int)', (map { "CREATE TYPE many_$_ AS (a many_" . ($_ - 1) . ')' } 1 .. $levels),
 	(map { "ALTER TYPE many_$_ ADD ATTRIBUTE b many_" . ($_ - 1) } reverse 1 .. $levels),
 	"CREATE TABLE many (id int PRIMARY KEY, c many_$levels, n int)");
-create_pipeline($node, 'many', tables => ['many'], options => { schemas => \1 });
+create_pipeline($node, 'many', tables => ['many']);
 query($node, q(INSERT INTO many VALUES (1, NULL, 2), (2, ROW(NULL, ROW(NULL, NULL)), 3)));
 my @many = new_records('many.public.many', 2);
 is(after($many[0]), '{"id":1,"c":null,"n":2}', "2^$levels types in a column");

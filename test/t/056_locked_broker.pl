@@ -137,7 +137,7 @@ foreach my $name ('locked_sasl', 'locked_mutual')
 		'... and its transactions are listed');
 }
 # A mapping that only says where its role may produce is no account: PUBLIC's is.
-query($node, q(SET log_statement = none; CREATE USER MAPPING FOR PUBLIC SERVER sasl OPTIONS ("sasl.username" 'plain', "sasl.password" 'plain-secret');
+query($node, q(SET log_statement = none; CREATE USER MAPPING FOR PUBLIC SERVER sasl OPTIONS ("sasl.username" 'shop', "sasl.password" 'plain-secret');
 	DROP USER MAPPING FOR CURRENT_USER SERVER sasl; CREATE USER MAPPING FOR CURRENT_USER SERVER sasl OPTIONS (allowed_topics 'some')));
 query($node, 'INSERT INTO locked_sasl SELECT max(id) + 1 FROM locked_sasl');
 heals('locked_sasl', q(PUBLIC's account));
