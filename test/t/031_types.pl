@@ -360,7 +360,7 @@ is(after($_->[2]) =~ s/"n":3/"n":1/r, after($_->[0]), 'REPLICA IDENTITY FULL: th
 #
 # Types in types multiply: they are looked into up to a bound, and what is beyond it is PostgreSQL's text
 #
-my $levels = 26;
+my $levels = 20;
 query($node, join ';', 'CREATE TYPE many_0 AS (x int)', (map { "CREATE TYPE many_$_ AS (a many_" . ($_ - 1) . ')' } 1 .. $levels),
 	(map { "ALTER TYPE many_$_ ADD ATTRIBUTE b many_" . ($_ - 1) } reverse 1 .. $levels),
 	"CREATE TABLE many (id int PRIMARY KEY, c many_$levels, n int)");
