@@ -364,12 +364,12 @@ my $levels = 20;
 query($node, join ';', 'CREATE TYPE many_0 AS (x int)', (map { "CREATE TYPE many_$_ AS (a many_" . ($_ - 1) . ')' } 1 .. $levels),
 	(map { "ALTER TYPE many_$_ ADD ATTRIBUTE b many_" . ($_ - 1) } reverse 1 .. $levels),
 	"CREATE TABLE many (id int PRIMARY KEY, c many_$levels, n int)");
-create_pipeline($node, 'many', tables => ['many']);
+create_pipeline($node, 'multiplied', tables => ['many']);
 query($node, q(INSERT INTO many VALUES (1, NULL, 2), (2, ROW(NULL, ROW(NULL, NULL)), 3)));
-my @many = new_records('many.public.many', 2);
+my @many = new_records('multiplied.public.many', 2);
 is(after($many[0]), '{"id":1,"c":null,"n":2}', "2^$levels types in a column");
 like(after($many[1]), qr/\A\{"id":2,"c":\{"a":null,"b":(?:\{"a":null,"b":null\}|"\(,\)")\},"n":3\}\z/, '… are not all looked into');
-query($node, q(CALL kafka.drop_pipeline('many')));
+query($node, q(CALL kafka.drop_pipeline('multiplied')));
 
 #
 # What Debezium leaves out of a row it would leave out of a key too, and all rows would have the same
