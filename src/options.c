@@ -263,6 +263,17 @@ parse_configs(const JsonbValue *value, int *n)
 	return configs;
 }
 
+/* Which of the two words it must be */
+static bool
+is_first(const char *what, const OptionSpec *spec, const char *text, const char *first, const char *second)
+{
+	if (text != NULL && strcmp(text, first) == 0)
+		return true;
+	if (text == NULL || strcmp(text, second) != 0)
+		bad_value(what, spec, text, psprintf("\"%s\" or \"%s\"", first, second));
+	return false;
+}
+
 static void
 parse_value(const OptionSpec *spec, const JsonbValue *value, char *target, const char *what)
 {
@@ -335,28 +346,15 @@ parse_value(const OptionSpec *spec, const JsonbValue *value, char *target, const
 				return;
 			}
 		case OPTION_JSON_MODE:
-			if (text != NULL && strcmp(text, "string") == 0)
-				*(TkJsonMode *) field = TK_JSON_STRING;
-			else if (text != NULL && strcmp(text, "inline") == 0)
-				*(TkJsonMode *) field = TK_JSON_INLINE;
-			else
-				bad_value(what, spec, text, "\"string\" or \"inline\"");
+			*(TkJsonMode *) field = is_first(what, spec, text, "string", "inline") ? TK_JSON_STRING : TK_JSON_INLINE;
 			return;
 		case OPTION_SCALARS:
-			if (text != NULL && strcmp(text, "readable") == 0)
-				*(TkScalars *) field = TK_SCALARS_READABLE;
-			else if (text != NULL && strcmp(text, "debezium") == 0)
-				*(TkScalars *) field = TK_SCALARS_DEBEZIUM;
-			else
-				bad_value(what, spec, text, "\"readable\" or \"debezium\"");
+			*(TkScalars *) field = is_first(what, spec, text, "readable", "debezium") ? TK_SCALARS_READABLE :
+				TK_SCALARS_DEBEZIUM;
 			return;
 		case OPTION_OVERSIZE:
-			if (text != NULL && strcmp(text, "fail") == 0)
-				*(TkOversize *) field = TK_OVERSIZE_FAIL;
-			else if (text != NULL && strcmp(text, "dead_letter") == 0)
-				*(TkOversize *) field = TK_OVERSIZE_DEAD_LETTER;
-			else
-				bad_value(what, spec, text, "\"fail\" or \"dead_letter\"");
+			*(TkOversize *) field = is_first(what, spec, text, "fail", "dead_letter") ? TK_OVERSIZE_FAIL :
+				TK_OVERSIZE_DEAD_LETTER;
 			return;
 		case OPTION_ROUTE:
 			if (text == NULL || strcmp(text, "outbox") != 0)
