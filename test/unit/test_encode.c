@@ -573,17 +573,6 @@ text_that_is_no_array_stays_text(void)
 /*
  * Random bytes
  */
-static uint64_t random_state;
-
-static uint32_t
-next_random(void)
-{
-	random_state ^= random_state << 13;
-	random_state ^= random_state >> 7;
-	random_state ^= random_state << 17;
-	return (uint32_t) (random_state >> 32);
-}
-
 static void
 composites_become_objects(void)
 {
@@ -960,24 +949,24 @@ any_bytes_become_json(unsigned seed)
 	random_state = seed * UINT64_C(0x9E3779B97F4A7C15) + 1;
 	for (int round = 0; round < FUZZ_ROUNDS; round++)
 	{
-		size_t		len = next_random() % FUZZ_LENGTH;
+		size_t		len = random_u32() % FUZZ_LENGTH;
 		char	   *text = malloc(len > 0 ? len : 1);
-		TkType		element = {.kind = kinds[next_random() % (sizeof(kinds) / sizeof(kinds[0]))]};
+		TkType		element = {.kind = kinds[random_u32() % (sizeof(kinds) / sizeof(kinds[0]))]};
 		TkType		array = {.kind = TK_KIND_ARRAY,.typmod = -1,.delimiter = ',',.element = &element};
 		TkAttribute parts[2] = {{"a", element}, {"b", array}};
-		TkType		composite = {.kind = TK_KIND_COMPOSITE,.nattributes = next_random() % 3,.attributes = parts};
-		int			style = next_random() % 2 == 0 ? 0 : TK_STYLE_DEBEZIUM;
+		TkType		composite = {.kind = TK_KIND_COMPOSITE,.nattributes = random_u32() % 3,.attributes = parts};
+		int			style = random_u32() % 2 == 0 ? 0 : TK_STYLE_DEBEZIUM;
 		TkValue		value = {TK_VALUE_TEXT, (uint32_t) len, text};
-		bool		wild = next_random() % 2 == 0;
+		bool		wild = random_u32() % 2 == 0;
 
 		/*
 		 * Half of them of any bytes, half of the bytes that mean something in an array.
 		 */
 		for (size_t i = 0; i < len; i++)
-			text[i] = (char) (wild ? next_random() : (unsigned char) syntax[next_random() % (sizeof(syntax) - 1)]);
-		if (len > 0 && next_random() % 2 == 0)
-			text[0] = first[next_random() % (sizeof(first) - 1)];
-		element.typmod = (int) (next_random() % 8) - 1;
+			text[i] = (char) (wild ? random_u32() : (unsigned char) syntax[random_u32() % (sizeof(syntax) - 1)]);
+		if (len > 0 && random_u32() % 2 == 0)
+			text[0] = first[random_u32() % (sizeof(first) - 1)];
+		element.typmod = (int) (random_u32() % 8) - 1;
 
 		out.len = 0;
 		tk_json_string(&out, text, len);
@@ -1011,7 +1000,7 @@ any_array_of_strings_comes_back(unsigned seed)
 	random_state = seed * UINT64_C(0x9E3779B97F4A7C15) + 3;
 	for (int round = 0; round < FUZZ_ROUNDS; round++)
 	{
-		int			n = 1 + (int) (next_random() % 4);
+		int			n = 1 + (int) (random_u32() % 4);
 		TkValue		value = {TK_VALUE_TEXT, 0, NULL};
 
 		in.len = expected.len = out.len = 0;
@@ -1020,7 +1009,7 @@ any_array_of_strings_comes_back(unsigned seed)
 		for (int i = 0; i < n; i++)
 		{
 			char		text[16];
-			size_t		len = next_random() % sizeof(text);
+			size_t		len = random_u32() % sizeof(text);
 
 			if (i > 0)
 			{
@@ -1030,7 +1019,7 @@ any_array_of_strings_comes_back(unsigned seed)
 			tk_buffer_char(&in, '"');
 			for (size_t c = 0; c < len; c++)
 			{
-				text[c] = (char) next_random();
+				text[c] = (char) random_u32();
 				if (text[c] == '"' || text[c] == '\\')
 					tk_buffer_char(&in, '\\');
 				tk_buffer_char(&in, text[c]);

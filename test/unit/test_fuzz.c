@@ -20,16 +20,6 @@
 #include "unit.h"
 
 static long rounds = 1000000;
-static uint64_t random_state;
-
-static uint32_t
-random_u32(void)
-{
-	random_state ^= random_state << 13;
-	random_state ^= random_state >> 7;
-	random_state ^= random_state << 17;
-	return (uint32_t) (random_state >> 16);
-}
 
 /* From 0 to n - 1, small ones often */
 static uint32_t

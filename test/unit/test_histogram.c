@@ -13,17 +13,6 @@
 
 static const double percents[] = {0, 1, 50, 90, 95, 99, 99.9, 100};
 
-static uint64_t random_state;
-
-static uint64_t
-next_random(void)
-{
-	random_state ^= random_state << 13;
-	random_state ^= random_state >> 7;
-	random_state ^= random_state << 17;
-	return random_state;
-}
-
 static int
 compare(const void *a, const void *b)
 {
@@ -146,14 +135,14 @@ percentiles_are_those_of_the_sorted_values(void)
 		printf("seed: TK_SEED=%s\n", seed);
 	for (int round = 0; round < 60; round++)
 	{
-		int			n = 1 + (int) (next_random() % 5000);
-		int			bits = 1 + (int) (next_random() % 43);
+		int			n = 1 + (int) (random_u64() % 5000);
+		int			bits = 1 + (int) (random_u64() % 43);
 
 		for (int i = 0; i < n; i++)
 		{
 			/* by turns: even over the range, even over its powers of two, two clusters far from each other */
-			int			shift = round % 3 == 1 ? (int) (next_random() % bits) : 0;
-			int64_t		value = (int64_t) ((next_random() & ((UINT64_C(1) << bits) - 1)) >> shift);
+			int			shift = round % 3 == 1 ? (int) (random_u64() % bits) : 0;
+			int64_t		value = (int64_t) ((random_u64() & ((UINT64_C(1) << bits) - 1)) >> shift);
 
 			values[i] = round % 3 == 2 ? (i % 100 == 0 ? 1000000 : 1000) + value % 50 : value;
 		}

@@ -23,17 +23,6 @@ typedef struct Header
 	const char *value;			/* NULL = Kafka's null */
 }			Header;
 
-static uint64_t random_state;
-
-static uint32_t
-random_u32(void)
-{
-	random_state ^= random_state << 13;
-	random_state ^= random_state >> 7;
-	random_state ^= random_state << 17;
-	return (uint32_t) (random_state >> 16);
-}
-
 static TkMessageBytes
 bytes(const char *data, size_t len)
 {

@@ -9,8 +9,27 @@
 #define TK_UNIT_H
 
 #include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+
+/* Random numbers (xorshift64): a test prints the seed that it begins with, which must not be 0. */
+static uint64_t random_state;
+
+static inline uint64_t
+random_u64(void)
+{
+	random_state ^= random_state << 13;
+	random_state ^= random_state >> 7;
+	random_state ^= random_state << 17;
+	return random_state;
+}
+
+static inline uint32_t
+random_u32(void)
+{
+	return (uint32_t) (random_u64() >> 32);
+}
 
 static int	unit_passed;
 static int	unit_failed;
