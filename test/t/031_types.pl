@@ -7,23 +7,11 @@ use Encode ();
 use JSON::PP ();
 use Test::More;
 use TransactionalKafka;
+use Records qw(new_records);
 
 $ENV{PGCLIENTENCODING} = 'UTF8';
 my $node = new_node('main');
 create_server($node);
-
-my %consumed;
-
-# The records of a topic since the last look; there must be as many as expected.
-sub new_records
-{
-	my ($topic, $enough) = @_;
-	my $before = $consumed{$topic} || 0;
-	my @records = consume_until($topic, $before + $enough);
-
-	$consumed{$topic} = @records;
-	return splice @records, $before;
-}
 
 # The bytes of an object inside an envelope, as they are.
 sub after

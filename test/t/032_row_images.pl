@@ -31,16 +31,6 @@ sub drop
 	return;
 }
 
-sub fails_with
-{
-	my ($sql, $pattern, $name) = @_;
-	my ($status, undef, $stderr) = $node->psql('postgres', $sql);
-
-	isnt($status, 0, $name);
-	like($stderr, $pattern, '… and says why');
-	return;
-}
-
 #
 # A TOASTed value that an UPDATE left alone is not in the WAL.
 #
@@ -265,7 +255,7 @@ query($node, "CALL kafka.drop_pipeline('$_')") foreach 'asked', 'not_asked';
 # A pipeline does not make a user's statement fail.
 #
 query($node, 'CREATE TABLE keyless (a int, b text)');
-fails_with(q(CALL kafka.create_pipeline('keyless', 'kafka', tables => '{keyless}')),
+fails_with($node, q(CALL kafka.create_pipeline('keyless', 'kafka', tables => '{keyless}')),
 	qr/keyless.*HINT:.*REPLICA IDENTITY/s, 'supabase/etl#22: a table whose UPDATEs would fail is refused, with the remedy');
 query($node, q(INSERT INTO keyless VALUES (1, 'x'); UPDATE keyless SET a = 2));
 pass('… and its UPDATE works still');

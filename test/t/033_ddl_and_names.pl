@@ -14,23 +14,6 @@ my $schema_publications = $node->pg_version >= 15;
 create_server($node);
 query($node, 'CREATE EXTENSION citext; CREATE SCHEMA before');
 
-sub fails_with
-{
-	my ($sql, $pattern, $name) = @_;
-	my ($status, undef, $stderr) = $node->psql('postgres', $sql);
-
-	isnt($status, 0, $name);
-	like($stderr, $pattern, '… and says why');
-	return;
-}
-
-sub sent
-{
-	my ($pipeline) = @_;
-	is(query($node, "SELECT kafka.wait_for(pipeline => '$pipeline', timeout => '60s')"), 't', "$pipeline has sent all");
-	return;
-}
-
 # Runs statements with a pipeline that keeps up, and again with one that lags until all is done.  {s} in them, and in what
 # is expected of the topics, is the schema, {p} the pipeline.
 sub both_ways
@@ -51,7 +34,7 @@ sub both_ways
 		foreach my $sql (@{ $o{story} })
 		{
 			query($node, $filled->($sql));
-			sent($p) if $way eq 'running';
+			all_sent($node, $p) if $way eq 'running';
 		}
 		query($node, "CALL kafka.resume('$p')") if $way eq 'lagging';
 		foreach my $topic (sort keys %{ $o{topics} })
@@ -59,7 +42,7 @@ sub both_ways
 			local $Test::Builder::Level = $Test::Builder::Level + 1;
 			records_are($filled->($topic), $o{show} || \&shown, [ map { $filled->($_) } @{ $o{topics}->{$topic} } ], "$what ($way): $topic");
 		}
-		sent($p);
+		all_sent($node, $p);
 		is(state($node, $p), 'running', "$p runs");
 		query($node, "CALL kafka.drop_pipeline('$p')");
 	}
@@ -378,21 +361,21 @@ is_deeply([ sort map { shown($_) } new_records('latin1.public._', 2) ], [ '{"ä"
 #
 query($node, 'CREATE SCHEMA shop; CREATE TABLE shop."a b" (id int PRIMARY KEY); CREATE TABLE shop.other (id int PRIMARY KEY)');
 query($node, 'CREATE SCHEMA "x.y"; CREATE TABLE "x.y".z (id int PRIMARY KEY); CREATE SCHEMA x; CREATE TABLE x."y.z" (id int PRIMARY KEY)');
-fails_with(q(CALL kafka.create_pipeline('dots', 'kafka', tables => '{"\\"x.y\\".z","x.\\"y.z\\""}')),
+fails_with($node, q(CALL kafka.create_pipeline('dots', 'kafka', tables => '{"\\"x.y\\".z","x.\\"y.z\\""}')),
 	qr/tables (x\."y\.z"|"x\.y"\.z) and (x\."y\.z"|"x\.y"\.z) of pipeline "dots" would share the topic "dots\.x\.y\.z"/,
 	'dots in names: refused when the pipeline is defined');
 query($node, 'CREATE PUBLICATION everything FOR ALL TABLES');
-fails_with(q(CALL kafka.create_pipeline('everything', 'kafka', publication => 'everything')),
+fails_with($node, q(CALL kafka.create_pipeline('everything', 'kafka', publication => 'everything')),
 	qr/of pipeline "everything" would share the topic "everything\.x\.y\.z"/, '… FOR ALL TABLES too');
 query($node, 'DROP TABLE "x.y".z');
 create_pipeline($node, 'everything', publication => 'everything', options => { envelope => 'plain', topic_partitions => 1 });
 query($node, 'INSERT INTO shop."a b" VALUES (1)');
-sent('everything');
+all_sent($node, 'everything');
 query($node, 'CREATE TABLE shop."a_b" (id int PRIMARY KEY); INSERT INTO shop.other VALUES (1)');
-sent('everything');
+all_sent($node, 'everything');
 is(state($node, 'everything'), 'running', 'a table that is created later is no harm as long as it has no rows');
 query($node, 'INSERT INTO shop.other VALUES (2); INSERT INTO shop."a b" VALUES (2)');
-sent('everything');
+all_sent($node, 'everything');
 query($node, 'INSERT INTO shop.a_b VALUES (1); INSERT INTO shop.other VALUES (3)');
 is_stopped($node, 'everything', 'failed', 'tables shop\."a b" and "shop\.a_b" would share the topic "everything\.shop\.a_b"');
 like(pipeline_field($node, 'everything', 'hint'), qr/kafka\.set_table\(\)/, '… and says what to do');
@@ -403,17 +386,17 @@ records_are('everything.shop.a_b', \&shown, [ map { "{\"id\":$_} {\"id\":$_}" } 
 query($node, 'ALTER TABLE shop.other RENAME TO others; ALTER TABLE shop.others RENAME COLUMN id TO ident');
 pass('tables that have nothing to do with it may be renamed meanwhile');
 query($node, 'CREATE TABLE shop."c d" (id int PRIMARY KEY); CREATE TABLE shop.c_e (id int PRIMARY KEY)');
-fails_with('ALTER TABLE shop.c_e RENAME TO c_d', qr/would share the topic "everything\.shop\.c_d"/, '… what would collide then is not');
+fails_with($node, 'ALTER TABLE shop.c_e RENAME TO c_d', qr/would share the topic "everything\.shop\.c_d"/, '… what would collide then is not');
 query($node, 'CREATE TABLE shop.c_d (id int PRIMARY KEY)');
 query($node, q(SELECT kafka.set_table('everything', 'shop.a_b', '{"topic": "a-b"}')));
-fails_with(q(SELECT kafka.set_table('everything', 'shop.c_e', '{"topic": "a-b"}'); SELECT kafka.set_table('everything', 'shop.others', '{"topic": "everything.shop.a_b"}')),
+fails_with($node, q(SELECT kafka.set_table('everything', 'shop.c_e', '{"topic": "a-b"}'); SELECT kafka.set_table('everything', 'shop.others', '{"topic": "everything.shop.a_b"}')),
 	qr/would share the topic "everything\.shop\.a_b"/, 'a topic that set_table gives must not be another table\'s');
-fails_with(q(CALL kafka.resume('everything')), qr/tables shop\.("c d"|c_d) and "shop\.(c d|c_d)" would share the topic "everything\.shop\.c_d"/,
+fails_with($node, q(CALL kafka.resume('everything')), qr/tables shop\.("c d"|c_d) and "shop\.(c d|c_d)" would share the topic "everything\.shop\.c_d"/,
 	'one pair has its topics, the other stops it');
 query($node, 'DROP TABLE shop."c d"');
 query($node, q(CALL kafka.resume('everything')));
 query($node, 'INSERT INTO shop.c_d VALUES (1)');
-sent('everything');
+all_sent($node, 'everything');
 records_are('everything.shop.a_b', \&shown, [], 'after resume the first table has its topic');
 records_are('a-b', \&shown, ['{"id":1} {"id":1}'], '… the second one the one that it was given');
 records_are('everything.shop.other', \&shown, [ map { "{\"id\":$_} {\"id\":$_}" } 1, 2, 3 ], '… and nothing in between was lost');
@@ -433,7 +416,7 @@ ALTER TABLE shop.pq RENAME TO "p$q";
 INSERT INTO shop."p$q" VALUES (3);
 SQL
 query($node, q(CALL kafka.resume('everything')));
-sent('everything');
+all_sent($node, 'everything');
 records_are('everything.shop.p_q', \&shown, [ map { "{\"id\":$_} {\"id\":$_}" } 1, 2, 3 ], 'a topic goes from one table to another with the names');
 records_are('everything.shop.pq', \&shown, ['{"id":2} {"id":2}'], '… and each row to that of its time');
 query($node, q(CALL kafka.drop_pipeline('everything')));
@@ -446,7 +429,7 @@ query($node, 'INSERT INTO handed VALUES (1); ALTER TABLE handed RENAME TO handed
 query($node, 'ALTER PUBLICATION handed ADD TABLE handed_v2');
 query($node, q(SELECT kafka.set_table('handed', 'handed_v2', '{"topic": "handed.public.handed"}'); INSERT INTO handed_v2 VALUES (2); INSERT INTO handed_old VALUES (3)));
 query($node, q(CALL kafka.resume('handed')));
-sent('handed');
+all_sent($node, 'handed');
 records_are('handed.public.handed', \&shown, [ map { "{\"id\":$_} {\"id\":$_}" } 1, 2 ], 'a topic that set_table has given to another table');
 records_are('handed.public.handed_old', \&shown, ['{"id":3} {"id":3}'], '… after a RENAME of the first');
 query($node, q(CALL kafka.drop_pipeline('handed')));
@@ -454,11 +437,11 @@ query($node, q(CALL kafka.drop_pipeline('handed')));
 # what the pipeline writes itself
 query($node, 'CREATE TABLE reserved (id int PRIMARY KEY)');
 create_pipeline($node, 'reserved', tables => ['reserved'], options => { transaction_metadata => \1 });
-fails_with(q(SELECT kafka.set_table('reserved', 'reserved', '{"topic": "reserved.transaction"}')),
+fails_with($node, q(SELECT kafka.set_table('reserved', 'reserved', '{"topic": "reserved.transaction"}')),
 	qr/table public\.reserved of pipeline "reserved" can't have the topic "reserved\.transaction".*transaction_metadata/s,
 	'the topic of transaction_metadata is no table\'s');
 query($node, q(SELECT kafka.alter_pipeline('reserved', '{"transaction_metadata": null}'); SELECT kafka.set_table('reserved', 'reserved', '{"topic": "reserved.transaction"}')));
-fails_with(q(SELECT kafka.alter_pipeline('reserved', '{"transaction_metadata": true}')), qr/can't have the topic "reserved\.transaction"/,
+fails_with($node, q(SELECT kafka.alter_pipeline('reserved', '{"transaction_metadata": true}')), qr/can't have the topic "reserved\.transaction"/,
 	'… whichever comes first');
 query($node, q(CALL kafka.drop_pipeline('reserved')));
 
@@ -475,7 +458,7 @@ if ($schema_publications)
 	is_stopped($node, 'one', 'failed', 'would share the topic');
 	query($node, q(SELECT kafka.set_table('one', 'one."r s"', '{"topic": "one-r-s"}')));
 	query($node, q(CALL kafka.resume('one')));
-	sent('one');
+	all_sent($node, 'one');
 	records_are('one.one.r_s', \&shown, ['{"id":1} {"id":1}'], '… set_table of the other table does');
 	records_are('one-r-s', \&shown, ['{"id":1} {"id":1}'], '… whose row is in its own topic');
 	query($node, q(CALL kafka.drop_pipeline('one')));

@@ -17,13 +17,6 @@ create_server($node, name => 'large', options => { 'message.max.bytes' => 10_000
 create_server($node, name => 'compressing', options => { 'message.max.bytes' => 10_000_000, 'compression.type' => 'lz4' });
 create_server($node, name => 'small', options => { 'message.max.bytes' => 60_000 });
 
-sub sent
-{
-	my ($pipeline) = @_;
-	local $Test::Builder::Level = $Test::Builder::Level + 1;
-	return is(query($node, "SELECT kafka.wait_for(pipeline => '$pipeline', timeout => '60s')"), 't', "$pipeline has sent all");
-}
-
 sub stat_of
 {
 	my ($pipeline, $column) = @_;
@@ -85,7 +78,7 @@ is_deeply([ values_of('id', grep { value($_)->{id} > 1 } consume('docs.public.do
 
 query($node, q(SELECT kafka.alter_pipeline('docs', '{"oversize": "dead_letter"}')));
 query($node, q(CALL kafka.resume('docs')));
-sent('docs');
+all_sent($node, 'docs');
 my @docs = new_records('docs.public.docs', 200);
 is_deeply([ values_of('id', @docs) ], [ 1 .. 100, 102 .. 201 ], 'cockroach#80199, maxwell#1122: with oversize => dead_letter all others are there, in order');
 my ($letter) = dead_letters('docs', 1);
@@ -118,7 +111,7 @@ wait_until { stat_of('docs', 'failures') > 0 } 'the worker to end at the fail-po
 is(stat_of('docs', 'dead_letters'), 1, 'a description that Kafka does not have is not counted');
 set_failpoint($node, '');
 start_anew($node, 'docs');
-sent('docs');
+all_sent($node, 'docs');
 is(stat_of('docs', 'dead_letters'), 2, '… one that it has is, once');
 is_deeply([ map { shown($_) } new_records('docs.public.docs', 1) ], ['{"id":101} -'], 'a changed key: the tombstone of the old one is sent');
 my ($moved) = dead_letters('docs', 1);
@@ -128,7 +121,7 @@ is($moved->{headers}->{'pg.last'}, 'true', '… as the last of its transaction')
 # Several warn once
 $log = -s $node->logfile;
 query($node, q(INSERT INTO docs SELECT i, repeat('y', 1500000) FROM generate_series(400, 404) i));
-sent('docs');
+all_sent($node, 'docs');
 is(stat_of('docs', 'dead_letters'), 7, 'five more');
 is_deeply([ map { $_->{record_key} } dead_letters('docs', 5) ], [ map { "{\"id\":$_}" } 400 .. 404 ], '… all described');
 cmp_ok(logged($node, qr/WARNING:  pipeline "docs" left out/, $log), '<=', 1, '… with one warning a minute at most');
@@ -137,7 +130,7 @@ cmp_ok(logged($node, qr/WARNING:  pipeline "docs" left out/, $log), '<=', 1, '�
 kafka_tool('ConfigCommand', undef, '--alter', '--entity-type', 'topics', '--entity-name', 'docs.public.docs', '--add-config', 'max.message.bytes=5000000');
 start_anew($node, 'docs');
 query($node, q(INSERT INTO docs VALUES (500, repeat('z', 3000000))));
-sent('docs');
+all_sent($node, 'docs');
 is_deeply([ map { $_->{key} } new_records('docs.public.docs', 1) ], ['{"id":500}'], 'a limit that was raised is known at the next start');
 query($node, q(CALL kafka.drop_pipeline('docs')));
 
@@ -149,7 +142,7 @@ create_pipeline($node, 'blobs', tables => ['blobs'], options => { oversize => 'd
 wait_for_state($node, 'blobs', 'running');
 my $worker = worker_pid($node, 'blobs');
 query($node, q(INSERT INTO blobs VALUES (1, '\x00'); INSERT INTO blobs SELECT 2, decode(repeat('00112233445566778899aabbccddeeff', 4194304), 'hex'); INSERT INTO blobs VALUES (3, '\xff')));
-sent('blobs');
+all_sent($node, 'blobs');
 is_deeply([ values_of('after.id', new_records('blobs.public.blobs', 2)) ], [ 1, 3 ], 'bottledwater#36: a row of 64 MB does not hold the others up');
 my ($blob) = dead_letters('blobs', 1);
 cmp_ok($blob->{size}, '>', 64 * 1024 * 1024, '… and is described');
@@ -171,7 +164,7 @@ create_pipeline($node, 'exact', server => 'small', options => { oversize => 'dea
 
 # 61 bytes of batch; length 3, attributes, timestamp and offset 3, key's length 1, value's length 3, headers' number 1
 query($node, q(SELECT kafka.produce('exact', repeat('a', 49928)); SELECT kafka.produce('exact', repeat('b', 49929))));
-sent('exact');
+all_sent($node, 'exact');
 is_deeply(produced('exact', 1), [49928], 'a batch of just max.message.bytes is sent, and taken');
 is_deeply([ dead_letters('exact', 1) ],
 	[ letter('exact', topic => 'exact', schema => undef, table => undef, op => undef, record_key => undef, size => 49929, limit => 50_000, limit_name => 'max.message.bytes') ],
@@ -181,7 +174,7 @@ is_deeply([ dead_letters('exact', 1) ],
 query($node, q(SELECT kafka.produce('exact', repeat('a', 49928 - 2 - 8), key => 'kk', headers => '{"abc": "xyz"}')));
 query($node, q(SELECT kafka.produce('exact', repeat('a', 49929 - 2 - 8), key => 'kk', headers => '{"abc": "xyz"}')));
 query($node, q(SELECT kafka.produce('exact', NULL::text, key => repeat('k', 100000), headers => '{"abc": "xyz"}', partition => 0)));
-sent('exact');
+all_sent($node, 'exact');
 is_deeply(produced('exact', 1), [ 49928 - 10 ], 'key and headers count');
 my @exact = dead_letters('exact', 2);
 is_deeply([ @{ $exact[0] }{qw(record_key size headers)} ], [ 'kk', 49929 - 10 + 2 + 8, {} ], '… to the byte');
@@ -191,18 +184,18 @@ is_deeply($exact[1],
 	'a key that is too large itself is not kept, but its beginning told');
 
 query($node, q(SELECT kafka.produce('exact_client', repeat('a', 60000 - 36)); SELECT kafka.produce('exact_client', repeat('b', 60000 - 35))));
-sent('exact');
+all_sent($node, 'exact');
 is_deeply(produced('exact_client', 1), [59964], 'message.max.bytes is what librdkafka makes of it');
 is_deeply([ map { [ @$_{qw(size limit limit_name)} ] } dead_letters('exact', 1) ], [ [ 59965, 60_000, 'message.max.bytes' ] ], '… to the byte');
 
 # produce() of a transaction stays whole and in order
 query($node, q(BEGIN; SELECT kafka.produce('exact', '1'); SELECT kafka.produce('exact', repeat('x', 90000)); SELECT kafka.produce('exact', '2'); COMMIT));
-sent('exact');
+all_sent($node, 'exact');
 is_deeply([ map { $_->{payload} } new_records('exact', 2) ], [ 1, 2 ], 'a transaction of produce() stays whole');
 new_records('exact.dead_letter', 1);
 # A key that is no text (which the consumer's JSON can't show)
 query($node, q(SELECT kafka.produce('exact', decode(repeat('00', 70000), 'hex'), key => '\xff00'::bytea)));
-sent('exact');
+all_sent($node, 'exact');
 my $broker = broker();
 my $values;
 wait_until { $values = `kcat -C -b $broker -t exact.dead_letter -X isolation.level=read_committed -o beginning -e -q -f '%s\n'`; $values =~ /"size":70002,/ }
@@ -212,7 +205,7 @@ like($binary, qr/"key":null,"key_size":2,"size":70002,/, 'a key that is no text 
 
 # Who may produce to the topic of the descriptions can't stop the pipeline by it.
 query($node, q(SELECT kafka.produce('exact.dead_letter', repeat('x', 70001))));
-sent('exact');
+all_sent($node, 'exact');
 $values = `kcat -C -b $broker -t exact.dead_letter -X isolation.level=read_committed -o beginning -e -q -f '%s\n'`;
 like((split /\n/, $values)[-1], qr/"size":70001,.*"topic":"exact\.dead_letter"|"topic":"exact\.dead_letter".*"size":70001,/,
 	'a record for the topic of dead letters itself is described as well');
@@ -225,7 +218,7 @@ query($node, 'CREATE TABLE whole (id int PRIMARY KEY, body text); ALTER TABLE wh
 query($node, q(INSERT INTO whole VALUES (1, repeat('w', 70000))));
 create_pipeline($node, 'whole', server => 'small', tables => ['whole'], options => { oversize => 'dead_letter', topic_partitions => 1, transaction_metadata => \1 });
 query($node, q(UPDATE whole SET body = 'short'; UPDATE whole SET body = repeat('w', 70000); DELETE FROM whole));
-sent('whole');
+all_sent($node, 'whole');
 is_deeply([ map { brief($_) } new_records('whole.public.whole', 1) ], ['{"id":1} -'], 'a DELETE whose old row is too large: the tombstone is sent');
 is_deeply([ map { "$_->{op} $_->{record_key}" } dead_letters('whole', 3) ], [ 'u {"id":1}', 'u {"id":1}', 'd {"id":1}' ], '… the rest described');
 is_deeply([ map { $_->{event_count} } grep { $_->{status} eq 'END' } map { value($_) } new_records('whole.transaction', 6) ], [ 1, 1, 1 ],
@@ -238,11 +231,11 @@ query($node, q(CALL kafka.drop_pipeline('whole')));
 create_topic('compressed.public.docs', { 'max.message.bytes' => 1_000_000 });
 create_pipeline($node, 'compressed', server => 'compressing', tables => ['docs'], options => { envelope => 'plain', topic_partitions => 1 });
 query($node, q(INSERT INTO docs VALUES (600, repeat('c', 3000000))));
-sent('compressed');
+all_sent($node, 'compressed');
 is_deeply([ map { $_->{key} } new_records('compressed.public.docs', 1) ], ['{"id":600}'], 'what fits when it is compressed is sent');
 query($node, q(SELECT kafka.alter_pipeline('compressed', '{"oversize": "dead_letter"}')));
 query($node, q(INSERT INTO docs VALUES (601, repeat('c', 3000000))));
-sent('compressed');
+all_sent($node, 'compressed');
 is_deeply([ map { $_->{record_key} } dead_letters('compressed', 1) ], ['{"id":601}'], '… with dead_letter the size before compression counts');
 query($node, q(CALL kafka.drop_pipeline('compressed')));
 
@@ -257,7 +250,7 @@ foreach my $case ([ 'many', {}, 'a topic that was there' ], [ 'made', { topic_co
 
 	create_pipeline($node, $name, server => 'large', tables => ['many'], options => { envelope => 'plain', topic_partitions => 1, %$options });
 	query($node, q(INSERT INTO many SELECT i, repeat('p', 300) FROM generate_series(1, 5000) i));
-	sent($name);
+	all_sent($node, $name);
 	is_deeply([ values_of('id', consume("$name.public.many")) ], [ 1 .. 5000 ], "cockroach#80199: batches that $what takes");
 	is(stat_of($name, "state || ' ' || failures || ' ' || coalesce(last_error, 'no error')"), 'running 0 no error', '… at once');
 	query($node, "CALL kafka.drop_pipeline('$name')");
@@ -270,7 +263,7 @@ create_pipeline($node, 'later', server => 'large', tables => ['many'],
 	options => { envelope => 'plain', topic_partitions => 1, tolerable_failed_checkpoints => 0 });
 $log = -s $node->logfile;
 query($node, q(SELECT count(kafka.produce('many_produced', repeat('p', 300) || i)) FROM generate_series(1, 5000) i));
-sent('later');
+all_sent($node, 'later');
 my @later = consume('many_produced');
 is_deeply([ map { substr $_->{payload}, 300 } @later ], [ 1 .. 5000 ], '… of a topic that it meets while it runs');
 is(logged($node, qr/LOG:  pipeline "later" starts anew with smaller batches: topic "many_produced" takes no more than 131072 bytes/, $log), 1,
@@ -278,7 +271,7 @@ is(logged($node, qr/LOG:  pipeline "later" starts anew with smaller batches: top
 is(stat_of('later', "state || ' ' || failures || ' ' || coalesce(last_error, 'no error')"), 'running 0 no error', '… which is no failure');
 query($node, q(SELECT count(kafka.produce('many_produced', repeat('p', 300) || i)) FROM generate_series(1, 5000) i));
 terminate_worker($node, 'later');
-sent('later');
+all_sent($node, 'later');
 is(scalar(() = consume('many_produced')), 10_000, '… once more');
 is(logged($node, qr/starts anew with smaller batches/, $log), 1, '… which the next one knows');
 query($node, q(CALL kafka.drop_pipeline('later')));
@@ -307,7 +300,7 @@ $log = -s $node->logfile;
 create_pipeline($node, 'silent', server => 'locked', tables => ['docs'],
 	options => { envelope => 'plain', oversize => 'dead_letter', topic_partitions => 1, topic_config => { 'max.message.bytes' => 50_000 } });
 query($node, q(INSERT INTO docs VALUES (1, 'small'); INSERT INTO docs VALUES (2, repeat('x', 2000000))));
-sent('silent');
+all_sent($node, 'silent');
 my $address = $locked->address;
 is_deeply([ values_of('id', consume('silent.public.docs', broker => $address)) ], [1], 'without DescribeConfigs the pipeline runs');
 ok(logged($node, qr/pipeline "silent" may not ask for the max\.message\.bytes of topic "silent\.[a-z._]+".*\n.*\n.*ACL DescribeConfigs/, $log), '… and says so');
@@ -316,7 +309,7 @@ query($node, q(INSERT INTO docs VALUES (3, repeat('x', 60000))));
 is_stopped($node, 'silent', 'failed', 'record too large.*topic "silent\.public\.docs" partition 0 \(key \{"id":3\}');
 $locked->grant('User:shop', topic => 'silent', 'DescribeConfigs');
 query($node, q(CALL kafka.resume('silent')));
-sent('silent');
+all_sent($node, 'silent');
 is_deeply([ values_of('limit', consume('silent.dead_letter', broker => $address)) ], [ 1_000_000, 50_000 ], '… the topic\'s once it may be asked for');
 query($node, q(CALL kafka.drop_pipeline('silent')));
 

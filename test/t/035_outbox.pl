@@ -12,23 +12,6 @@ $ENV{PGCLIENTENCODING} = 'UTF8';
 my $node = new_node('main');
 create_server($node);
 
-sub fails_with
-{
-	my ($sql, $pattern, $name) = @_;
-	my ($status, undef, $stderr) = $node->psql('postgres', $sql);
-
-	isnt($status, 0, $name);
-	like($stderr, $pattern, '… and says why');
-	return;
-}
-
-sub sent
-{
-	my ($pipeline) = @_;
-	local $Test::Builder::Level = $Test::Builder::Level + 1;
-	return is(query($node, "SELECT kafka.wait_for(pipeline => '$pipeline', timeout => '60s')"), 't', "$pipeline has sent all");
-}
-
 # Key, value and headers but those of metadata
 sub event
 {
@@ -79,7 +62,7 @@ SELECT kafka.produce('outbox-produced', 'p', key => 'k');
 UPDATE orders SET total = 20;
 COMMIT;
 SQL
-sent('shop');
+all_sent($node, 'shop');
 my @order    = new_records('outbox.event.order', 2);
 my @customer = new_records('outbox.event.customer-1_x.Y', 1);
 is_deeply([ map { event($_) } @order ],
@@ -94,13 +77,13 @@ is_deeply([ map { "$_->{headers}->{'pg.seq'} $_->{topic}" } @all ],
 is($all[-1]->{headers}->{'pg.last'}, 'true', '… whole');
 is_deeply([ map { shown($_) } new_records('outbox-produced', 1) ], ['k p'], '… and produce()');
 query($node, 'TRUNCATE outbox');
-sent('shop');
+all_sent($node, 'shop');
 is(scalar(() = consume('shop.public.outbox')), 0, 'the table has no records of its own');
 
 # the type as a header
 query($node, q(SELECT kafka.set_table('shop', 'outbox', '{"event_type_header": true}')));
 query($node, q(INSERT INTO outbox VALUES ('a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a05', 'order', '3', 'OrderCreated', '{}')));
-sent('shop');
+all_sent($node, 'shop');
 is_deeply([ map { event($_) } new_records('outbox.event.order', 1) ], ['3 {} id=a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a05 eventType=OrderCreated'],
 	'the type is a header if it is asked for');
 
@@ -116,14 +99,14 @@ query($node, q(INSERT INTO outbox VALUES ('a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a06'
 wait_until { query($node, q(SELECT failures FROM kafka.stat_pipelines WHERE pipeline = 'shop')) > $failures } 'the worker to end at the fail-point';
 set_failpoint($node, '');
 start_anew($node, 'shop');
-sent('shop');
+all_sent($node, 'shop');
 is_deeply([ map { shown($_) } new_records('outbox.event.order', 1) ], ['4 4'], 'once, after an end between flush and commit');
 
 #
 # What can't be routed
 #
 query($node, q(INSERT INTO outbox VALUES ('a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a07', 'order', '5', 'x', '5')));
-sent('shop');
+all_sent($node, 'shop');
 new_records('outbox.event.order', 1);
 query($node, q(INSERT INTO outbox VALUES ('a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a08', 'or der', '6', 'x', '6'), ('a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a09', 'order', '7', 'x', '7')));
 is_stopped($node, 'shop', 'failed',
@@ -132,11 +115,11 @@ like(pipeline_field($node, 'shop', 'hint'), qr/set_table\(\) take the option rou
 records_are('outbox.event.order', \&shown, [], '… nothing of that transaction is there');
 query($node, q(ALTER TABLE outbox REPLICA IDENTITY FULL; SELECT kafka.set_table('shop', 'outbox', '{"route": null, "event_type_header": null}')));
 query($node, q(CALL kafka.resume('shop')));
-sent('shop');
+all_sent($node, 'shop');
 is_deeply([ map { value($_)->{aggregateid} } new_records('shop.public.outbox', 2) ], [ 6, 7 ], 'without the route its rows are changes of a table');
 query($node, q(SELECT kafka.set_table('shop', 'outbox', '{"route": "outbox"}')));
 query($node, q(INSERT INTO outbox VALUES ('a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a10', 'order', '8', 'x', '8')));
-sent('shop');
+all_sent($node, 'shop');
 is_deeply([ map { shown($_) } new_records('outbox.event.order', 1) ], ['8 8'], '… and with it events again');
 
 #
@@ -144,18 +127,18 @@ is_deeply([ map { shown($_) } new_records('outbox.event.order', 1) ], ['8 8'], '
 #
 query($node, 'CREATE TABLE not_one (id int PRIMARY KEY, aggregatetype text, payload text); CREATE TABLE nearly (id int PRIMARY KEY, aggregatetype text, aggregateid text, payload text)');
 create_pipeline($node, 'checks', tables => [ 'not_one', 'nearly' ]);
-fails_with(q(SELECT kafka.set_table('checks', 'not_one', '{"route": "outbox"}')),
+fails_with($node, q(SELECT kafka.set_table('checks', 'not_one', '{"route": "outbox"}')),
 	qr/column "aggregateid" of table public\.not_one does not exist.*needs the columns id, aggregatetype, aggregateid and payload/s, 'a column that is missing');
 query($node, q(SELECT kafka.set_table('checks', 'nearly', '{"route": "outbox"}')));
-fails_with(q(SELECT kafka.set_table('checks', 'nearly', '{"event_type_header": true}')), qr/column "type" of table public\.nearly does not exist/, 'one that a header needs');
-fails_with("SELECT kafka.set_table('checks', 'nearly', '$_->[0]')", qr/$_->[1]/, "$_->[0] with the route")
+fails_with($node, q(SELECT kafka.set_table('checks', 'nearly', '{"event_type_header": true}')), qr/column "type" of table public\.nearly does not exist/, 'one that a header needs');
+fails_with($node, "SELECT kafka.set_table('checks', 'nearly', '$_->[0]')", qr/$_->[1]/, "$_->[0] with the route")
   foreach [ '{"topic": "t"}', 'option "topic" of table public\.nearly of pipeline "checks" can\'t be set with the route "outbox"' ],
   [ '{"key": ["id"]}', 'option "key" of' ], [ '{"operations": "insert,delete"}', 'option "operations" of' ];
 query($node, q(SELECT kafka.set_table('checks', 'nearly', '{"operations": "insert"}')));
-fails_with(q(SELECT kafka.set_table('checks', 'not_one', '{"event_type_header": true}')), qr/needs the route "outbox"/, 'the header without the route');
-fails_with(q(SELECT kafka.set_table('checks', 'not_one', '{"route": "inbox"}')), qr/invalid value for option "route".*"inbox".*Expected is "outbox"/s, 'another route');
-fails_with('ALTER TABLE nearly DROP payload', qr/column "payload" of table public\.nearly does not exist/, 'a column of an outbox is not dropped');
-fails_with('ALTER TABLE nearly RENAME aggregateid TO aggregate_id', qr/column "aggregateid" of table public\.nearly does not exist/, '… nor renamed');
+fails_with($node, q(SELECT kafka.set_table('checks', 'not_one', '{"event_type_header": true}')), qr/needs the route "outbox"/, 'the header without the route');
+fails_with($node, q(SELECT kafka.set_table('checks', 'not_one', '{"route": "inbox"}')), qr/invalid value for option "route".*"inbox".*Expected is "outbox"/s, 'another route');
+fails_with($node, 'ALTER TABLE nearly DROP payload', qr/column "payload" of table public\.nearly does not exist/, 'a column of an outbox is not dropped');
+fails_with($node, 'ALTER TABLE nearly RENAME aggregateid TO aggregate_id', qr/column "aggregateid" of table public\.nearly does not exist/, '… nor renamed');
 query($node, 'ALTER TABLE nearly ADD more int, ALTER payload TYPE varchar; ALTER TABLE nearly RENAME TO nearly_one');
 pass('what it does not need may change');
 query($node, q(CALL kafka.drop_pipeline('checks')));
@@ -180,7 +163,7 @@ INSERT INTO as_json VALUES (1, 'types-json', 7, '{"b" : 1, "a":[1,2], "a":"\u00e
 INSERT INTO as_text VALUES ('', 'types-text', '', '', NULL), ('ž', 'types-text', 'é', E'line\n"two"', 'ů'), (NULL, 'types-text', 'n', NULL, '');
 COMMIT;
 SQL
-sent('types');
+all_sent($node, 'types');
 is_deeply([ map { event($_) } new_records('outbox.event.types-bytes', 3) ], [ 'key {"a":1} id=1', '-  id=2', " \xc3\xa9\n id=3" ],
 	'bytea: its bytes; an empty value is no null');
 is_deeply([ map { event($_) } new_records('outbox.event.types-json', 2) ], [ '7 {"b" : 1, "a":[1,2], "a":"\u00e9"} id=1', '- null id=2' ],
@@ -209,10 +192,10 @@ if ($node->pg_version >= 15)
 	$node->psql('postgres', q(CALL kafka.resume('listed')));
 	is_stopped($node, 'listed', 'failed', 'has no column "payload"');
 	query($node, q(SELECT kafka.set_table('listed', 'listed', '{"route": null}'); CALL kafka.resume('listed')));
-	sent('listed');
+	all_sent($node, 'listed');
 	is_deeply([ values_of('after.id', new_records('listed.public.listed', 2)) ], [ 1, 2 ], '… without the route nothing is lost');
 	query($node, q(SELECT kafka.set_table('listed', 'listed', '{"route": "outbox"}'); INSERT INTO listed VALUES (3, 'listed', 'k', 'x')));
-	sent('listed');
+	all_sent($node, 'listed');
 	is_deeply([ map { event($_) } new_records('outbox.event.listed', 1) ], ['k x id=3'], '… and rows of now are events');
 	query($node, q(CALL kafka.drop_pipeline('listed')));
 }
@@ -226,18 +209,18 @@ outbox('outbox', 'as_text', tables => [ 'event.taken', 'other_outbox' ], set => 
 	options => { operations => 'insert', progress_topic => 'outbox.event.position', oversize => 'dead_letter' });
 query($node, q(SELECT kafka.set_table('outbox', 'other_outbox', '{"route": "outbox"}')));
 query($node, q(INSERT INTO as_text VALUES ('1', 'both', 'k', 'v'); INSERT INTO other_outbox VALUES ('2', 'both', 'k', 'w')));
-sent('outbox');
+all_sent($node, 'outbox');
 is_deeply([ map { event($_) } new_records('outbox.event.both', 2) ], [ 'k v id=1', 'k w id=2' ], 'two outboxes may have events of one aggregate');
 query($node, q(INSERT INTO as_text VALUES ('3', 'large', 'k', repeat('x', 2000000))));
-sent('outbox');
+all_sent($node, 'outbox');
 my ($letter) = map { value($_) } new_records('outbox.dead_letter', 1);
 is_deeply([ @$letter{qw(topic table op key)} ], [ 'outbox.event.large', 'as_text', 'c', 'k' ], 'an event that is too large is described');
 query($node, q(INSERT INTO event.taken VALUES (1)));
-sent('outbox');
+all_sent($node, 'outbox');
 query($node, q(INSERT INTO as_text VALUES ('4', 'taken', 'k', 'v')));
 is_stopped($node, 'outbox', 'failed', 'table event\.taken and outbox public\.as_text would share the topic "outbox\.event\.taken"');
 query($node, q(SELECT kafka.set_table('outbox', 'event.taken', '{"topic": "not-taken"}'); CALL kafka.resume('outbox')));
-sent('outbox');
+all_sent($node, 'outbox');
 is_deeply([ map { event($_) } grep { defined $_->{headers}->{id} } new_records('outbox.event.taken', 2) ], ['k v id=4'], '… until the table has another one');
 query($node, q(SELECT kafka.set_table('outbox', 'event.taken', '{"topic": null}'); INSERT INTO as_text VALUES ('5', 'taken', 'k', 'v5')));
 is_stopped($node, 'outbox', 'failed', 'would share the topic "outbox\.event\.taken"');
@@ -246,7 +229,7 @@ query($node, q(INSERT INTO as_text VALUES ('6', 'position', 'progress', '{}')));
 is_stopped($node, 'outbox', 'failed', 'outbox public\.as_text: the topic "outbox\.event\.position" is for what the pipeline itself writes');
 is(scalar(() = grep { ($_->{payload} // '') eq '{}' } consume('outbox.event.position')), 0, '… the pipeline\'s position is not overwritten by a row');
 query($node, q(SELECT kafka.set_table('outbox', 'as_text', '{"route": null}'); CALL kafka.resume('outbox')));
-sent('outbox');
+all_sent($node, 'outbox');
 query($node, q(CALL kafka.drop_pipeline('outbox')));
 
 # A topic that must be there
@@ -255,7 +238,7 @@ query($node, q(INSERT INTO outbox VALUES ('a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11'
 is_stopped($node, 'shop', 'failed', 'topic "outbox\.event\.unknown" does not exist and create_topics is false');
 create_topic('outbox.event.unknown');
 query($node, q(CALL kafka.resume('shop')));
-sent('shop');
+all_sent($node, 'shop');
 is_deeply([ map { shown($_) } new_records('outbox.event.unknown', 1) ], ['9 9'], 'it is sent once the topic is there');
 query($node, q(CALL kafka.drop_pipeline('shop')));
 
@@ -265,14 +248,14 @@ create_server($node, name => 'events');
 query($node, 'DROP TABLE outbox');
 my $before = () = consume('outbox.event.order');
 query($node, $example);
-sent('shop');
+all_sent($node, 'shop');
 my @example = consume_until('outbox.event.order', $before + 1);
 my $id = query($node, 'SELECT id FROM outbox');
 is(event($example[-1]), "42 {\"total\": 19.90} id=$id eventType=OrderPaid", 'the example in README');
-fails_with(q(INSERT INTO outbox VALUES (gen_random_uuid(), 'or der', '1', 'x', '{}')), qr/violates check constraint/, '… whose CHECK keeps out what makes no topic');
+fails_with($node, q(INSERT INTO outbox VALUES (gen_random_uuid(), 'or der', '1', 'x', '{}')), qr/violates check constraint/, '… whose CHECK keeps out what makes no topic');
 query($node, q(INSERT INTO outbox VALUES (gen_random_uuid(), repeat('x', 236), '1', 'x', '{}')));
-fails_with(q(INSERT INTO outbox VALUES (gen_random_uuid(), repeat('x', 237), '1', 'x', '{}')), qr/violates check constraint/, '… also what is too long');
-sent('shop');
+fails_with($node, q(INSERT INTO outbox VALUES (gen_random_uuid(), repeat('x', 237), '1', 'x', '{}')), qr/violates check constraint/, '… also what is too long');
+all_sent($node, 'shop');
 is(scalar(() = consume_until('outbox.event.' . 'x' x 236, 1)), 1, '… and nothing more');
 
 done_testing();

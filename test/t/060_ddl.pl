@@ -14,29 +14,19 @@ query($node, 'CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE u (id int PRIMAR
 create_pipeline($node, 'ddl_own', server => 'events', tables => ['t']);
 create_pipeline($node, 'ddl_pub', server => 'events', publication => 'theirs');
 
-sub fails_with
-{
-	my ($sql, $pattern, $name) = @_;
-	my ($status, undef, $stderr) = $node->psql('postgres', $sql);
-
-	isnt($status, 0, $name);
-	like($stderr, $pattern, '… and says why');
-	return;
-}
-
 sub slots { return query($node, q(SELECT string_agg(slot_name, ' ' ORDER BY slot_name) FROM pg_replication_slots)); }
 
 #
 # What a pipeline uses
 #
 my ($id) = split /\|/, query($node, q(SELECT pipeline_id FROM kafka.pipeline WHERE name = 'ddl_own'));
-fails_with('DROP SERVER events', qr/cannot drop server events because pipeline "ddl_.*" uses it.*HINT:  CALL kafka.drop_pipeline/s,
+fails_with($node, 'DROP SERVER events', qr/cannot drop server events because pipeline "ddl_.*" uses it.*HINT:  CALL kafka.drop_pipeline/s,
 	'a server in use is not dropped');
-fails_with('DROP SERVER events CASCADE', qr/because pipeline/, 'nor by CASCADE');
-fails_with('DROP PUBLICATION theirs', qr/cannot drop publication theirs because pipeline "ddl_pub" uses it/,
+fails_with($node, 'DROP SERVER events CASCADE', qr/because pipeline/, 'nor by CASCADE');
+fails_with($node, 'DROP PUBLICATION theirs', qr/cannot drop publication theirs because pipeline "ddl_pub" uses it/,
 	'a publication in use is not dropped');
-fails_with("DROP PUBLICATION tk_${id}_insert", qr/because pipeline "ddl_own" uses it/, 'nor one of the pipeline\'s own');
-fails_with('ALTER PUBLICATION theirs RENAME TO others', qr/cannot rename publication "theirs".*by the publication's name at that time/s,
+fails_with($node, "DROP PUBLICATION tk_${id}_insert", qr/because pipeline "ddl_own" uses it/, 'nor one of the pipeline\'s own');
+fails_with($node, 'ALTER PUBLICATION theirs RENAME TO others', qr/cannot rename publication "theirs".*by the publication's name at that time/s,
 	'a publication in use is not renamed');
 query($node, 'ALTER SERVER events RENAME TO cluster');
 is(pipeline_field($node, 'ddl_own', 'server'), 'cluster', 'a renamed server is followed');

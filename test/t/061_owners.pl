@@ -27,16 +27,6 @@ CALL kafka.create_pipeline('own_a', 'kafka', tables => '{a,b}');
 CALL kafka.create_pipeline('own_c', 'kafka', publication => 'theirs');
 SQL
 
-sub fails_with
-{
-	my ($sql, $pattern, $name, $database) = @_;
-	my ($status, undef, $stderr) = $node->psql($database || 'postgres', $sql);
-
-	isnt($status, 0, $name);
-	like($stderr, $pattern, '… and says why');
-	return;
-}
-
 my %next = (a => 1, c => 1);
 
 # A test: another row of each table arrives, once, after all before.
@@ -104,22 +94,22 @@ foreach my $change (q(ALTER USER MAPPING FOR maker SERVER kafka OPTIONS (SET "sa
 #
 # Nothing that a pipeline needs goes with its owner
 #
-fails_with('DROP OWNED BY server_owner', qr/cannot drop server kafka because/, 'DROP OWNED by the owner of the server is refused');
-fails_with('DROP OWNED BY server_owner CASCADE', qr/cannot drop server kafka because pipeline "own_/, '… with CASCADE too');
-fails_with('DROP OWNED BY publication_owner', qr/cannot drop publication theirs because pipeline "own_c"/,
+fails_with($node, 'DROP OWNED BY server_owner', qr/cannot drop server kafka because/, 'DROP OWNED by the owner of the server is refused');
+fails_with($node, 'DROP OWNED BY server_owner CASCADE', qr/cannot drop server kafka because pipeline "own_/, '… with CASCADE too');
+fails_with($node, 'DROP OWNED BY publication_owner', qr/cannot drop publication theirs because pipeline "own_c"/,
 	'DROP OWNED by the owner of the publication is refused');
-fails_with('DROP OWNED BY heir, maker',
+fails_with($node, 'DROP OWNED BY heir, maker',
 	qr/cannot drop objects owned by role "maker" because pipeline "own_a" belongs to it.*HINT:  CALL kafka.drop_pipeline\('own_a'\), or give it away with REASSIGN OWNED/s,
 	'DROP OWNED by the owner of a pipeline is refused');
-fails_with('SET SESSION AUTHORIZATION heir; DROP OWNED BY maker', qr/permission denied to drop objects/,
+fails_with($node, 'SET SESSION AUTHORIZATION heir; DROP OWNED BY maker', qr/permission denied to drop objects/,
 	'… and whoever may not do it hears no more than that');
-fails_with('SET session_replication_role = replica; DROP OWNED BY maker', qr/because pipeline "own_a" belongs to it/,
+fails_with($node, 'SET session_replication_role = replica; DROP OWNED BY maker', qr/because pipeline "own_a" belongs to it/,
 	'… also with event triggers switched off');
-fails_with('REVOKE ALL ON SCHEMA public FROM maker; DROP USER MAPPING FOR maker SERVER kafka; REVOKE USAGE ON FOREIGN SERVER kafka FROM maker; DROP ROLE maker',
+fails_with($node, 'REVOKE ALL ON SCHEMA public FROM maker; DROP USER MAPPING FOR maker SERVER kafka; REVOKE USAGE ON FOREIGN SERVER kafka FROM maker; DROP ROLE maker',
 	qr/role "maker" cannot be dropped because some objects depend on it\nDETAIL:  privileges for table kafka.pipeline/,
 	'DROP ROLE of the owner of a pipeline is refused');
 query($node, 'CREATE DATABASE elsewhere');
-fails_with('DROP ROLE maker', qr/"maker" cannot be dropped.*\nDETAIL:  \d+ objects? in database postgres/, '… in any database', 'elsewhere');
+fails_with($node, 'DROP ROLE maker', qr/"maker" cannot be dropped.*\nDETAIL:  \d+ objects? in database postgres/, '… in any database', 'elsewhere');
 
 # its owner's other things may go
 query($node, 'GRANT SELECT ON c TO maker; CREATE USER MAPPING FOR maker SERVER kafka OPTIONS ("sasl.username" $$maker$$)');
@@ -158,7 +148,7 @@ query($node, q(SET SESSION AUTHORIZATION heir; SELECT kafka.alter_pipeline('own_
 goes_on('the new owner alters it', 'a');
 query($node, q(ALTER ROLE heir REPLICATION; SET SESSION AUTHORIZATION heir; CALL kafka.pause('own_c'); CALL kafka.resume('own_c')));
 goes_on('pauses and resumes it', 'c');
-fails_with('DROP ROLE heir', qr/privileges for table kafka.pipeline/, 'a pipeline holds its new owner');
+fails_with($node, 'DROP ROLE heir', qr/privileges for table kafka.pipeline/, 'a pipeline holds its new owner');
 
 #
 # A restored definition holds its owner too
@@ -177,11 +167,11 @@ is(query($node, q(SELECT count(*) FROM pg_shdepend WHERE objid = 'kafka.pipeline
 	1, 'a definition that is resumed here holds its owner');
 
 query($node, q(CALL kafka.drop_pipeline('own_a')));
-fails_with('DROP OWNED BY heir', qr/pipeline "own_c" belongs to it/, 'a role that has lost one of two pipelines is still held');
+fails_with($node, 'DROP OWNED BY heir', qr/pipeline "own_c" belongs to it/, 'a role that has lost one of two pipelines is still held');
 query($node, q(CALL kafka.drop_pipeline('own_c')));
 query($node, 'DROP OWNED BY heir CASCADE');
-fails_with('DROP ROLE heir', qr/DETAIL:  \d+ objects in database elsewhere/, 'one that was restored elsewhere holds it');
-fails_with('DROP OWNED BY heir', qr/pipeline "own_a" belongs to it/, '… and is named there', 'elsewhere');
+fails_with($node, 'DROP ROLE heir', qr/DETAIL:  \d+ objects in database elsewhere/, 'one that was restored elsewhere holds it');
+fails_with($node, 'DROP OWNED BY heir', qr/pipeline "own_a" belongs to it/, '… and is named there', 'elsewhere');
 query($node, "CALL kafka.drop_pipeline('$_')", database => 'elsewhere') foreach qw(own_a own_c);
 query($node, 'DROP OWNED BY heir CASCADE', database => 'elsewhere');
 query($node, 'DROP ROLE heir');

@@ -9,23 +9,6 @@ use TransactionalKafka;
 my $node = new_node('main');
 create_server($node);
 
-sub fails_with
-{
-	my ($sql, $pattern, $name) = @_;
-	my ($status, undef, $stderr) = $node->psql('postgres', $sql);
-
-	isnt($status, 0, $name);
-	like($stderr, $pattern, '… and says why');
-	return;
-}
-
-sub sent
-{
-	my ($pipeline) = @_;
-	is(query($node, "SELECT kafka.wait_for(pipeline => '$pipeline', timeout => '60s')"), 't', "$pipeline has sent all");
-	return;
-}
-
 # A test: the topics hold exactly these rows, by the name of the topic.
 sub hold
 {
@@ -48,7 +31,7 @@ foreach my $lags (0, 1)
 	my $p = $lags ? 'lagging' : 'running';
 	my $do = sub {
 		query($node, $_[0]);
-		sent($p) unless $lags;
+		all_sent($node, $p) unless $lags;
 	};
 	my $s = "s_$p";
 
@@ -71,7 +54,7 @@ foreach my $lags (0, 1)
 	$do->("INSERT INTO $s.other VALUES (2)");
 
 	query($node, "CALL kafka.resume('$p')") if $lags;
-	sent($p);
+	all_sent($node, $p);
 	hold("a pipeline $p while names change",
 		"$p.$s.t"           => ids(1),
 		"$p.$s.t2"          => ids(2),
@@ -87,7 +70,7 @@ foreach my $lags (0, 1)
 	# a restart in the middle of it takes the same names
 	terminate_worker($node, $p);
 	query($node, "INSERT INTO ${s}_fourth.t3 VALUES (12); ALTER TABLE ${s}_fourth.t3 RENAME TO t4; INSERT INTO ${s}_fourth.t4 VALUES (13)");
-	sent($p);
+	all_sent($node, $p);
 	hold('and after a new start', "$p.${s}_fourth.t3" => [ @{ ids(8, 10) }, { key => 11 }, { key => 12 } ],
 		"$p.${s}_fourth.t4" => [ { key => 13 } ]);
 	query($node, "CALL kafka.drop_pipeline('$p')");
@@ -101,33 +84,33 @@ query($node, 'CREATE TABLE free (id int PRIMARY KEY)');
 query($node, 'CREATE PUBLICATION picked FOR TABLE free');
 create_pipeline($node, 'names', tables => [qw(a_b ab ax.a_b)]);
 create_pipeline($node, 'published', publication => 'picked');
-fails_with('ALTER TABLE ab RENAME TO "a b"', qr/tables public\.(a_b|"a b") and public\.(a_b|"a b") of pipeline "names" would share the topic "names.public.a_b"/,
+fails_with($node, 'ALTER TABLE ab RENAME TO "a b"', qr/tables public\.(a_b|"a b") and public\.(a_b|"a b") of pipeline "names" would share the topic "names.public.a_b"/,
 	'a table is not renamed so that it shares a topic with another one');
 query($node, 'CREATE SCHEMA "a x"; CREATE TABLE "a x".ab (id int PRIMARY KEY); CREATE SCHEMA a_x; CREATE TABLE a_x.ab (id int PRIMARY KEY)');
-fails_with('ALTER PUBLICATION picked ADD TABLE "a x".ab, a_x.ab', qr/of pipeline "published" would share the topic "published.a_x.ab"/,
+fails_with($node, 'ALTER PUBLICATION picked ADD TABLE "a x".ab, a_x.ab', qr/of pipeline "published" would share the topic "published.a_x.ab"/,
 	'two such tables do not join a publication');
 query($node, 'ALTER PUBLICATION picked ADD TABLE a_x.ab');
 query($node, 'CREATE SCHEMA ay; CREATE TABLE ay.ab (id int PRIMARY KEY); ALTER PUBLICATION picked ADD TABLE ay.ab');
-fails_with('ALTER SCHEMA ay RENAME TO "a$x"',
+fails_with($node, 'ALTER SCHEMA ay RENAME TO "a$x"',
 	qr/of pipeline "published" would share the topic "published.a_x.ab"/, 'a schema is not renamed so either');
 query($node, 'ALTER TABLE ax.a_b SET SCHEMA ay');
 query($node, 'INSERT INTO ay.a_b VALUES (1); INSERT INTO a_b VALUES (1)');
-sent('names');
+all_sent($node, 'names');
 hold('what may be renamed was', 'names.ay.a_b' => ids(1), 'names.public.a_b' => ids(1));
 
 # columns of a key that set_table() chose
 query($node, 'ALTER TABLE a_b ADD n int, REPLICA IDENTITY FULL');
 query($node, q(SELECT kafka.set_table('names', 'a_b', '{"key": ["n"]}')));
 my $key = qr/column "n" of table public.a_b does not exist.*part of the key in pipeline "names"/s;
-fails_with('ALTER TABLE a_b RENAME COLUMN n TO m', $key, 'a column of a chosen key is not renamed');
-fails_with('ALTER TABLE a_b DROP n', $key, '… nor dropped');
-fails_with('ALTER TABLE a_b REPLICA IDENTITY DEFAULT', qr/key column "n" of table public.a_b is not in its replica identity/,
+fails_with($node, 'ALTER TABLE a_b RENAME COLUMN n TO m', $key, 'a column of a chosen key is not renamed');
+fails_with($node, 'ALTER TABLE a_b DROP n', $key, '… nor dropped');
+fails_with($node, 'ALTER TABLE a_b REPLICA IDENTITY DEFAULT', qr/key column "n" of table public.a_b is not in its replica identity/,
 	'… nor taken out of the replica identity');
 query($node, 'ALTER TABLE a_b RENAME COLUMN id TO ident; INSERT INTO a_b VALUES (2, 20)');
-sent('names');
+all_sent($node, 'names');
 is((consume_until('names.public.a_b', 2))[1]->{key}, '{"n":20}', 'other columns are, and the pipeline goes on');
 my ($id) = split /\|/, query($node, q(SELECT pipeline_id FROM kafka.pipeline WHERE name = 'names'));
-fails_with("ALTER PUBLICATION tk_${id}_delete RENAME TO mine", qr/cannot rename publication "tk_${id}_delete" because pipeline "names" uses it/,
+fails_with($node, "ALTER PUBLICATION tk_${id}_delete RENAME TO mine", qr/cannot rename publication "tk_${id}_delete" because pipeline "names" uses it/,
 	'a publication of the pipeline\'s own is not renamed');
 
 #
@@ -144,7 +127,7 @@ query($node, 'CREATE TABLE t (id int PRIMARY KEY)', database => 'before');
 create_pipeline($node, 'moved', tables => ['t'], options => { envelope => 'debezium' }, database => 'before');
 query($node, 'INSERT INTO t VALUES (1)', database => 'before');
 is(query($node, q(SELECT kafka.wait_for(timeout => '60s')), database => 'before'), 't', 'a row of the database with its old name');
-fails_with('ALTER DATABASE before RENAME TO after', qr/database "before" is being accessed by other users/,
+fails_with($node, 'ALTER DATABASE before RENAME TO after', qr/database "before" is being accessed by other users/,
 	'a database with a running pipeline is not renamed');
 query($node, q(CALL kafka.pause('moved')), database => 'before');
 query($node, 'INSERT INTO t VALUES (2)', database => 'before');

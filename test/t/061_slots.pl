@@ -35,16 +35,6 @@ sub pipeline_in
 	return;
 }
 
-sub fails_with
-{
-	my ($sql, $pattern, $name) = @_;
-	my ($status, undef, $stderr) = $node->psql('postgres', $sql);
-
-	isnt($status, 0, $name);
-	like($stderr, $pattern, '… and says why');
-	return;
-}
-
 #
 # Definitions in every state, and slots of every kind
 #
@@ -144,12 +134,12 @@ query($node, 'ALTER SYSTEM RESET max_slot_wal_keep_size; SELECT pg_reload_conf()
 #
 # DROP DATABASE
 #
-fails_with('DROP DATABASE closed', qr/database "closed" is in use by pipeline "closed_runs" of transactional_kafka.*HINT:  Connect to it and CALL kafka.pause\('closed_runs'\) or kafka.drop_pipeline/s,
+fails_with($node, 'DROP DATABASE closed', qr/database "closed" is in use by pipeline "closed_runs" of transactional_kafka.*HINT:  Connect to it and CALL kafka.pause\('closed_runs'\) or kafka.drop_pipeline/s,
 	'a database with a running pipeline is not dropped');
-fails_with('DROP DATABASE closed WITH (FORCE)', qr/database "closed" is in use by pipeline "closed_runs"/, '… with FORCE neither');
+fails_with($node, 'DROP DATABASE closed WITH (FORCE)', qr/database "closed" is in use by pipeline "closed_runs"/, '… with FORCE neither');
 is(query($node, q(SELECT state FROM kafka.pipelines), database => 'closed'), 'running', '… and nothing happened to the pipeline');
 query($node, 'CREATE ROLE stranger');
-fails_with('SET SESSION AUTHORIZATION stranger; DROP DATABASE closed', qr/must be owner of database closed/, '… and whoever may not drop it hears no more than that');
+fails_with($node, 'SET SESSION AUTHORIZATION stranger; DROP DATABASE closed', qr/must be owner of database closed/, '… and whoever may not drop it hears no more than that');
 
 # README's way
 my $way = <<'SQL';

@@ -23,7 +23,7 @@ use Test::More ();
 
 our @EXPORT = qw(broker start_broker create_topic kafka_tool new_node crash await_crash create_server create_pipeline pipeline_field state
   wait_for_state worker_pid terminate_worker query quote consume consume_until value values_of
-  wait_until set_failpoint clear_failpoint logged start_anew table_pipeline is_sent is_stopped resume_stops background_sql);
+  wait_until set_failpoint clear_failpoint logged start_anew table_pipeline is_sent all_sent fails_with is_stopped resume_stops background_sql);
 
 # A test that hangs ends here, not with the whole run.
 my $limit = $ENV{TK_TEST_LIMIT} || 600;
@@ -509,6 +509,27 @@ sub is_stopped
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
 	Test::More::like($why, qr/$reason/, "$name: $state, with its reason");
 	Test::More::isnt($hint, '', "$name: and a hint");
+	return;
+}
+
+# Tests: all that has committed so far is in Kafka.
+sub all_sent
+{
+	my ($node, $name) = @_;
+
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	return Test::More::is(query($node, "SELECT kafka.wait_for(pipeline => '$name', timeout => '60s')"), 't', "$name has sent all");
+}
+
+# Tests: the SQL is refused, with that in its error.
+sub fails_with
+{
+	my ($node, $sql, $pattern, $name, $database) = @_;
+	my ($status, undef, $errors) = $node->psql($database || 'postgres', $sql);
+
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	Test::More::isnt($status, 0, $name);
+	Test::More::like($errors, $pattern, '… and says why');
 	return;
 }
 
