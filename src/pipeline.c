@@ -881,6 +881,8 @@ sleep_until_commit(XLogRecPtr limit)
 	int64		nap = p->last_triggered_us == 0 ? 0 :
 	(p->last_triggered_us + p->policy.interval_us - tk_now_us()) / 1000;
 
+	tk_begin_ahead();
+
 	/*
 	 * What commits now is sent when the interval is over, so it may as well be read then: all of it at once costs
 	 * a fraction of the CPU.

@@ -73,6 +73,7 @@ typedef struct TkPipeline
 	TkProducer *producers[TK_PRODUCERS];
 	TkProducerTopic *progress_topics[TK_PRODUCERS];
 	int			current;		/* whose turn it is */
+	bool		begun[TK_PRODUCERS];	/* librdkafka's transaction is; Kafka hears of it with the first record */
 	bool		transaction_open;	/* on the current producer */
 	int64		opened_us;		/* since when */
 	TkProgressReader *reader;
@@ -137,6 +138,12 @@ extern void tk_pool_renew(int i);
 
 /* Begins the current producer's Kafka transaction, unless it is open. */
 extern void tk_open_transaction(void);
+
+/*
+ * The part of it that Kafka doesn't hear of, in a moment without work: it asks
+ * librdkafka's main thread, which takes 0.1 ms, and the next commit would wait.
+ */
+extern void tk_begin_ahead(void);
 
 /* Appends a progress record to the current producer's transaction. */
 extern void tk_append_progress(int64 checkpoint_id, bool start);

@@ -63,6 +63,7 @@ typedef struct Worker
 	uint64_t	instance;
 	Client	   *producers[POOL_MAX];
 	int			current;
+	bool		begun[POOL_MAX];
 	bool		transaction_open;
 	TkCheckpoint checkpoint;
 	int			attempt;
@@ -390,16 +391,17 @@ tk_pool_renew(int i)
 	HAPPENED(RENEWAL);
 	client_destroy(worker.producers[i], false);
 	worker.producers[i] = NULL;
+	worker.begun[i] = false;
 	create_producer(i);
 	tk_pool_init(worker.producers[i]);
 }
 
 static void
-tk_open_transaction(void)
+begin_transaction(void)
 {
 	Client	   *client = worker.producers[worker.current];
 
-	if (worker.transaction_open)
+	if (worker.begun[worker.current])
 		return;
 	if (mutation == FENCE_ONE_ID && !client->initialized)
 		tk_pool_init(client);
@@ -408,6 +410,24 @@ tk_open_transaction(void)
 	if (client->open)
 		violated("a transaction begins on an id whose transaction is still open");
 	client_begin(client);
+	worker.begun[worker.current] = true;
+}
+
+static void
+tk_begin_ahead(void)
+{
+	for (int i = 0; i < worker.nclosing; i++)
+		if (worker.closing[i].producer == worker.current)
+			return;
+	begin_transaction();
+}
+
+static void
+tk_open_transaction(void)
+{
+	if (worker.transaction_open)
+		return;
+	begin_transaction();
 	worker.transaction_open = true;
 }
 
@@ -474,6 +494,7 @@ begin_closing(int64_t deadline)
 	closing->producer = w->current;
 	closing->deadline = deadline;
 	w->transaction_open = false;
+	w->begun[w->current] = false;
 	w->current = (w->current + 1) % w->pool_size;
 	return closing;
 }
@@ -1441,6 +1462,7 @@ sleep_until_commit(uint64_t limit)
 	(w->last_triggered_us + sim.policy.interval_us - sim.now) / 1000;
 	int64_t		timeout = IDLE_MS;
 
+	tk_begin_ahead();
 	if (nap > 0)
 	{
 		run_clock(sim.now + (nap < NAP_MS ? nap : NAP_MS) * MS, true);
