@@ -132,7 +132,7 @@ begin_closing(int64 deadline)
 	closing->deadline = deadline;
 	closing->look_for_topics_us = tk_now_us() + MISSING_TOPIC_AFTER_US;
 	p->transaction_open = false;
-	p->begun[p->current] = false;
+	p->begun = false;
 	p->current = (p->current + 1) % p->pool_size;
 	return closing;
 }

@@ -73,8 +73,8 @@ typedef struct TkPipeline
 	TkProducer *producers[TK_PRODUCERS];
 	TkProducerTopic *progress_topics[TK_PRODUCERS];
 	int			current;		/* whose turn it is */
-	bool		begun[TK_PRODUCERS];	/* librdkafka's transaction is; Kafka hears of it with the first record */
-	bool		transaction_open;	/* on the current producer */
+	bool		begun;			/* librdkafka's transaction is, on the current producer; Kafka hears of it … */
+	bool		transaction_open;	/* … with its first record */
 	int64		opened_us;		/* since when */
 	TkProgressReader *reader;
 

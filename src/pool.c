@@ -117,29 +117,21 @@ tk_pool_renew(int i)
 	tk_stream_forget_producer(i);
 	(void) tk_producer_destroy(p->producers[i], false, TK_EXIT_PATIENCE_MS);
 	p->producers[i] = NULL;
-	p->begun[i] = false;
 	create_producer(i);
 	tk_pool_init(p->producers[i]);
-}
-
-static void
-begin_transaction(void)
-{
-	TkPipeline *p = &tk_pipeline;
-	TkKafkaError error;
-
-	if (p->begun[p->current])
-		return;
-	if (tk_producer_begin(p->producers[p->current], &error) != TK_KAFKA_OK)
-		tk_kafka_failed("beginning a transaction", &error);
-	p->begun[p->current] = true;
 }
 
 void
 tk_begin_ahead(void)
 {
-	if (!tk_is_closing(tk_pipeline.current))
-		begin_transaction();
+	TkPipeline *p = &tk_pipeline;
+	TkKafkaError error;
+
+	if (p->begun)
+		return;
+	if (tk_producer_begin(p->producers[p->current], &error) != TK_KAFKA_OK)
+		tk_kafka_failed("beginning a transaction", &error);
+	p->begun = true;
 }
 
 void
@@ -149,7 +141,7 @@ tk_open_transaction(void)
 
 	if (p->transaction_open)
 		return;
-	begin_transaction();
+	tk_begin_ahead();
 	p->transaction_open = true;
 	p->opened_us = tk_now_us();
 }

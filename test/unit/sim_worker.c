@@ -63,7 +63,7 @@ typedef struct Worker
 	uint64_t	instance;
 	Client	   *producers[POOL_MAX];
 	int			current;
-	bool		begun[POOL_MAX];
+	bool		begun;
 	bool		transaction_open;
 	TkCheckpoint checkpoint;
 	int			attempt;
@@ -391,17 +391,16 @@ tk_pool_renew(int i)
 	HAPPENED(RENEWAL);
 	client_destroy(worker.producers[i], false);
 	worker.producers[i] = NULL;
-	worker.begun[i] = false;
 	create_producer(i);
 	tk_pool_init(worker.producers[i]);
 }
 
 static void
-begin_transaction(void)
+tk_begin_ahead(void)
 {
 	Client	   *client = worker.producers[worker.current];
 
-	if (worker.begun[worker.current])
+	if (worker.begun)
 		return;
 	if (mutation == FENCE_ONE_ID && !client->initialized)
 		tk_pool_init(client);
@@ -410,16 +409,7 @@ begin_transaction(void)
 	if (client->open)
 		violated("a transaction begins on an id whose transaction is still open");
 	client_begin(client);
-	worker.begun[worker.current] = true;
-}
-
-static void
-tk_begin_ahead(void)
-{
-	for (int i = 0; i < worker.nclosing; i++)
-		if (worker.closing[i].producer == worker.current)
-			return;
-	begin_transaction();
+	worker.begun = true;
 }
 
 static void
@@ -427,7 +417,7 @@ tk_open_transaction(void)
 {
 	if (worker.transaction_open)
 		return;
-	begin_transaction();
+	tk_begin_ahead();
 	worker.transaction_open = true;
 }
 
@@ -494,7 +484,7 @@ begin_closing(int64_t deadline)
 	closing->producer = w->current;
 	closing->deadline = deadline;
 	w->transaction_open = false;
-	w->begun[w->current] = false;
+	w->begun = false;
 	w->current = (w->current + 1) % w->pool_size;
 	return closing;
 }
