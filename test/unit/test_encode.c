@@ -819,6 +819,11 @@ debezium_dates_and_times(void)
 	DEBEZIUM(TK_KIND_TIMESTAMPTZ, -1, "infinity", "\"infinity\"");
 	DEBEZIUM(TK_KIND_TIMESTAMPTZ, -1, "-infinity", "\"-infinity\"");
 
+	/* Around the change of calendars, which PostgreSQL doesn't make */
+	DEBEZIUM_ARRAY(TK_KIND_DATE, -1, "{1582-10-04,1582-10-05,1582-10-14,1582-10-15}", "[-141438,-141437,-141428,-141427]");
+	DEBEZIUM_ARRAY(TK_KIND_TIMESTAMP, -1, "{\"1582-10-04 00:00:00\",\"1582-10-10 00:00:00\",\"1582-10-15 00:00:00\"}",
+				   "[-12220243200000000,-12219724800000000,-12219292800000000]");
+
 	/* A month has 30.4375 days: 2629800 s. */
 	DEBEZIUM(TK_KIND_INTERVAL, -1, "PT0S", "0");
 	DEBEZIUM(TK_KIND_INTERVAL, -1, "P1M", "2629800000000");
