@@ -69,7 +69,8 @@ all_arrives('5 × pg_terminate_backend of the worker');
 # the server, in order
 $workload->start;
 $workload->await_progress(30);
-$node->restart('fast');
+$node->stop('fast');
+$node->start;
 $workload->stop;
 $workload->start;
 $workload->await_progress(30);
