@@ -82,7 +82,8 @@ sub peak_during
 	return $peak;
 }
 
-sub all_sent
+# SQL that waits until Kafka has all of the pipeline; for psql with the statements that make it
+sub awaiting_all
 {
 	my ($pipeline) = @_;
 	return "DO \$\$ BEGIN ASSERT kafka.wait_for(pipeline => '$pipeline', timeout => '10min'); END \$\$";
@@ -185,7 +186,7 @@ foreach my $kind ([ 'large', "$rows rows" ], [ 'nested', '50 subtransactions of 
 		$name eq 'large' ? "$insert generate_series(1, $rows) i"
 		: "DO \$\$ BEGIN FOR s IN 0 .. 49 LOOP BEGIN $insert generate_series(s * $each + 1, (s + 1) * $each) i; "
 		  . 'EXCEPTION WHEN division_by_zero THEN RAISE; END; END LOOP; END $$',
-		all_sent($name));
+		awaiting_all($name));
 	cmp_ok($peak, '<=', $bound, sprintf '%s: %.0f MB of private memory', $what, $peak);
 	diag(sprintf '%s: %.0f MB of private memory', $what, $peak);
 	holds($topic, $rows, sub { return qq({"id":$_[0],"of":) . int(($_[0] - 1) / $each) . qq(,"pad":"$pad"}); },
@@ -197,7 +198,7 @@ foreach my $kind ([ 'large', "$rows rows" ], [ 'nested', '50 subtransactions of 
 	is($log->transaction_of($rows - 1), $log->transaction_of(0), '... which holds them all');
 
 	query($node, "INSERT INTO $name VALUES (0, 0, '')");
-	query($node, all_sent($name));
+	query($node, awaiting_all($name));
 	$log->read_on;
 	is($log->transactions, 2, '... and what comes next is another one');
 	undisturbed($name);
@@ -231,7 +232,7 @@ foreach my $kind ([ 'large', "$rows rows" ], [ 'nested', '50 subtransactions of 
 	$proxy->slow_down(10 * MB);
 	my $peak = peak_during('slow', @insert,
 		q{DO $$ BEGIN ASSERT NOT kafka.wait_for(pipeline => 'slow', timeout => '0'); END $$},
-		all_sent('slow'));
+		awaiting_all('slow'));
 	cmp_ok($peak, '<=', $bound, sprintf '%s: commits don\'t wait for it, and it takes %.0f MB of private memory', $what, $peak);
 	diag(sprintf '%s: %.0f MB of private memory', $what, $peak);
 	holds('slow.public.slow', $last, sub { return qq({"id":$_[0],"pad":"$pad"}); },
@@ -268,7 +269,7 @@ foreach my $kind ([ 'large', "$rows rows" ], [ 'nested', '50 subtransactions of 
 			topic_config => { 'segment.bytes' => '1073741824' }
 		});
 	begun('value');
-	query($node, $_) foreach q{INSERT INTO value VALUES (1, 'small')}, all_sent('value'), "INSERT INTO value VALUES (2, $value)",
+	query($node, $_) foreach q{INSERT INTO value VALUES (1, 'small')}, awaiting_all('value'), "INSERT INTO value VALUES (2, $value)",
 	  q{INSERT INTO value VALUES (3, 'small')};
 
 	# each of the limits on its way, from near to far
@@ -291,7 +292,7 @@ foreach my $kind ([ 'large', "$rows rows" ], [ 'nested', '50 subtransactions of 
 		'--add-config', 'max.message.bytes=100000000');
 	query($node, q{CALL kafka.resume('value')});
 	begun('value');
-	my $peak = peak_during('value', all_sent('value'), "INSERT INTO value SELECT 4, v FROM value WHERE id = 2", all_sent('value'));
+	my $peak = peak_during('value', awaiting_all('value'), "INSERT INTO value SELECT 4, v FROM value WHERE id = 2", awaiting_all('value'));
 
 	my @seen;
 	each_record('value.public.value', ['%s'],
@@ -307,7 +308,7 @@ foreach my $kind ([ 'large', "$rows rows" ], [ 'nested', '50 subtransactions of 
 	cmp_ok($peak, '<=', $bound + 9 * $size / MB, sprintf '%s: %.0f MB of private memory', $what, $peak);
 	diag(sprintf '%s: %.0f MB of private memory', $what, $peak);
 	undisturbed('value');
-	my $after = peak_during('value', q{INSERT INTO value VALUES (5, 'small')}, all_sent('value'));
+	my $after = peak_during('value', q{INSERT INTO value VALUES (5, 'small')}, awaiting_all('value'));
 	cmp_ok($after, '<=', $bound, sprintf '%s: %.0f MB of private memory afterwards', $what, $after);
 	diag(sprintf '%s: %.0f MB of private memory afterwards', $what, $after);
 	query($node, q{CALL kafka.drop_pipeline('value')});
@@ -348,7 +349,7 @@ foreach my $kind ([ 'large', "$rows rows" ], [ 'nested', '50 subtransactions of 
 	$measure->('one of them touched, another each time', join '', map { $insert->($_ % $n + 1) . $sent } 1 .. $rounds);
 	$measure->('all of them touched', join '',
 		map { "BEGIN;\n" . join('', map { $insert->($_) } 1 .. $n) . "COMMIT;\n" . $sent } 1 .. 3);
-	my $peak = peak_during('many', all_sent('many'));
+	my $peak = peak_during('many', awaiting_all('many'));
 	cmp_ok($peak, '<=', $bound, sprintf '%d tables: %.0f MB of private memory', $n, $peak);
 
 	my %seen;
@@ -410,7 +411,7 @@ foreach my $kind ([ 'large', "$rows rows" ], [ 'nested', '50 subtransactions of 
 		}
 	}
 	query($node, "ALTER EVENT TRIGGER transactional_kafka_$_ ENABLE") foreach 'drop', 'alter';
-	$peak = peak_during('beside', all_sent('beside'));
+	$peak = peak_during('beside', awaiting_all('beside'));
 	cmp_ok($peak, '<=', $bound, sprintf 'temporary tables: %.0f MB of private memory', $peak);
 	diag(sprintf 'temporary table, %s: %.0f us of CPU with event triggers, %.0f without (%+.1f %%)',
 		$_, @{ $cost{$_} }{qw(ENABLE DISABLE)}, 100 * ($cost{$_}->{ENABLE} / $cost{$_}->{DISABLE} - 1)) foreach sort keys %script;
