@@ -5,6 +5,8 @@
 #   make demo             shows what it does, likewise
 #   make bench            measures it beside what PostgreSQL and librdkafka alone can do here
 #   make bounds           the test of large and many at full size (15 minutes, 10 GB of disk); "make check" has it in small
+#   make matrix           all tests with PostgreSQL 17 and 18 and the librdkafka of their time (as root; an hour)
+#   make chaos            faults in random order for half an hour; "make check" has a few
 #   make unit             the unit tests of the pure parts only
 #   make simulate         the checkpoint protocol simulated, optimized: TK_SEEDS=1000000 make simulate
 #   make indent           lays the C files out as pgindent does (pg-bsd-indent)
@@ -35,7 +37,7 @@ override with_llvm = no
 
 # These stand on their own, without PGXS: check and demo work before PostgreSQL is installed, and PGXS has a "check"
 # of its own.
-OWN_GOALS = check demo bench bounds unit unit-programs simulate indent indent-check
+OWN_GOALS = check demo bench bounds matrix chaos unit unit-programs simulate indent indent-check
 ifneq ($(filter $(OWN_GOALS),$(MAKECMDGOALS)),)
 
 .PHONY: $(MAKECMDGOALS)
@@ -48,6 +50,12 @@ demo:
 
 bounds:
 	@TK_SCALE=1 TK_TEST_LIMIT=900 test/check tap 080_bounds.pl
+
+matrix:
+	@test/install check && test/matrix
+
+chaos:
+	@TK_FAULTS=$(or $(TK_FAULTS),800) TK_TEST_LIMIT=7200 test/check tap 012_chaos.pl
 
 bench:
 	@test/install bench && test/bench/run
