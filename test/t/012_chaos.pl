@@ -122,11 +122,6 @@ my %faults = (
 		$answering = 'suspended';
 		return '';
 	},
-	'the broker is restarted' => sub {
-		mend_broker();
-		$broker->restart;
-		return '';
-	},
 	'the broker is there' => sub { mend_broker(); return ''; },
 	'the network' => sub {
 		my $rule = one_of('lose-request', 'lose-answer', 'cut-request', 'cut-answer');
