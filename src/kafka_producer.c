@@ -86,6 +86,7 @@ struct TkProducer
 	char	   *transactional_id;
 	Progress	progress;
 	long		unacknowledged;
+	int64_t		acknowledged;	/* since it was made */
 	int			failure_code;	/* the first record that failed in this transaction, 0 = none */
 	char		failure[384];
 	TkDescriber *describer;		/* NULL: transactions are not described */
@@ -168,6 +169,7 @@ on_delivery(rd_kafka_t *rk, const rd_kafka_message_t *message, void *opaque)
 	p->unacknowledged--;
 	if (message->err == 0)
 	{
+		p->acknowledged++;
 		if (!p->asked)
 		{
 			p->asked = true;
@@ -612,6 +614,12 @@ long
 tk_producer_unacknowledged(const TkProducer *p)
 {
 	return p->unacknowledged;
+}
+
+int64_t
+tk_producer_acknowledged(const TkProducer *p)
+{
+	return p->acknowledged;
 }
 
 TkKafkaStatus

@@ -99,6 +99,9 @@ extern TkKafkaStatus tk_producer_flush(TkProducer *p, const TkKafkaWait *wait, T
 /* Records sent and not yet reported; bytes of their keys and values. */
 extern long tk_producer_unacknowledged(const TkProducer *p);
 
+/* Records that the broker has said it has, of all transactions so far. */
+extern int64_t tk_producer_acknowledged(const TkProducer *p);
+
 extern TkKafkaStatus tk_producer_commit(TkProducer *p, const TkKafkaWait *wait, TkKafkaError *error);
 
 /*

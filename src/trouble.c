@@ -43,10 +43,10 @@ static char sticky_hint[TK_HINT_MAX];
 bool		tk_stopping = false;
 static int64 stop_wanted_since = 0;
 
-/* The wait under way: since when there is no sign of Kafka; records that were unacknowledged then */
+/* The wait under way: since when there is no sign of Kafka */
 static int64 silent_since = 0;	/* 0: no wait */
 static int64 silent_noted = 0;	/* when it was looked at last */
-static long silent_records = 0;
+static int64 silent_records = 0;	/* that had been acknowledged then */
 static bool outage = false;		/* the state says so */
 static int64 outage_us = 0;		/* when it was noted last */
 static TkPipelineStateKind state_before_outage;
@@ -187,21 +187,15 @@ tk_kafka_failed(const char *doing, const TkKafkaError *error)
 }
 
 /* Records that are with Kafka's client.  One may be in use by a thread of its own: a stale number is read again soon. */
-static long
-unacknowledged(void)
+void
+tk_note_queue(void)
 {
 	long		records = 0;
 
 	for (int i = 0; i < tk_pipeline.pool_size; i++)
 		if (tk_pipeline.producers[i] != NULL)
 			records += tk_producer_unacknowledged(tk_pipeline.producers[i]);
-	return records;
-}
-
-void
-tk_note_queue(void)
-{
-	tk_stats_queued(unacknowledged());
+	tk_stats_queued(records);
 }
 
 /* Kafka has answered. */
@@ -218,18 +212,32 @@ end_silence(void)
 	tk_set_state(tk_pipeline.entry, state_before_outage, NULL, NULL);
 }
 
-/* Kafka has not answered yet.  Acknowledgements are signs of life too: a long flush to a slow broker is no outage. */
+/* Records that Kafka has acknowledged; a stale number here too */
+static int64
+acknowledged(void)
+{
+	int64		records = 0;
+
+	for (int i = 0; i < tk_pipeline.pool_size; i++)
+		if (tk_pipeline.producers[i] != NULL)
+			records += tk_producer_acknowledged(tk_pipeline.producers[i]);
+	return records;
+}
+
+/*
+ * Kafka has not answered yet.  Acknowledgements are signs of life too: a long
+ * flush to a slow broker is no outage.  But fewer records under way are none:
+ * librdkafka gives up what it could not send.
+ */
 static void
 note_silence(const TkKafkaError *error, const char *doing, int64 now)
 {
-	long		records = unacknowledged();
+	int64		records = acknowledged();
 	bool		same_wait = silent_since != 0 && (outage || now - silent_noted < SAME_WAIT_US);
 
 	silent_noted = now;
-	tk_stats_queued(records);
-
-	/* More of them are no sign of life: while a commit is waited for, the next checkpoint goes on sending. */
-	if (!same_wait || records < silent_records)
+	tk_note_queue();
+	if (!same_wait || records > silent_records)
 	{
 		end_silence();
 		silent_since = now;

@@ -160,8 +160,7 @@ subtest 'while Kafka does not answer: progress, lag, queue, what is waited for' 
 };
 
 subtest 'a full checkpoint with no transactional id for the next one' => sub {
-	query($node, q(SELECT kafka.alter_pipeline('stats', '{"checkpoint_max_records": 10}')));
-	wait_for_state($node, 'stats', 'running');
+	with_new_worker { query($node, q(SELECT kafka.alter_pipeline('stats', '{"checkpoint_max_records": 10}'))) } $node, 'stats';
 	reset_all();
 	$broker->suspend;
 	commit_rows(10);
@@ -174,8 +173,7 @@ subtest 'a full checkpoint with no transactional id for the next one' => sub {
 	$broker->resume;
 	is(query($node, q{SELECT kafka.wait_for(timeout => '60s')}), 't', 'Kafka gets both');
 	is(checkpoints('completed, failed, pool_waits'), '2|0|1', '… in two checkpoints');
-	query($node, q(SELECT kafka.alter_pipeline('stats', '{"checkpoint_max_records": null}')));
-	wait_for_state($node, 'stats', 'running');
+	with_new_worker { query($node, q(SELECT kafka.alter_pipeline('stats', '{"checkpoint_max_records": null}'))) } $node, 'stats';
 	return;
 };
 
@@ -251,8 +249,7 @@ subtest 'what a start makes of a prepared checkpoint' => sub {
 	adds_up('after a start with a prepared checkpoint');
 
 	# Kafka had ended it by itself.
-	query($node, q(SELECT kafka.alter_pipeline('stats', '{"transaction_timeout": "1s"}')));
-	wait_for_state($node, 'stats', 'running');
+	with_new_worker { query($node, q(SELECT kafka.alter_pipeline('stats', '{"transaction_timeout": "1s"}'))) } $node, 'stats';
 	set_failpoint($node, 'after-prepare-commit:wait');
 	reset_all();
 	commit_rows(7);

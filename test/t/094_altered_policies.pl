@@ -18,7 +18,7 @@ create_pipeline($node, 'altered', tables => ['altered']);
 sub alter { query($node, 'SELECT kafka.alter_pipeline(' . "'altered', '$_[0]')"); return; }
 sub insert { query($node, 'INSERT INTO altered VALUES (' . ++$sent . ')'); return; }
 
-sub all_sent
+sub is_all_sent
 {
 	my ($timeout) = @_;
 
@@ -29,7 +29,7 @@ sub all_sent
 sub insert_and_wait
 {
 	insert();
-	ok(all_sent('60s'), $_[0]);
+	ok(is_all_sent('60s'), $_[0]);
 	return;
 }
 
@@ -59,9 +59,9 @@ is(query($node, q{SELECT count(*), max(checkpoint_id) - min(checkpoint_id) FROM 
 alter('{"checkpoint_interval": "10min", "transaction_timeout": null}');
 insert_and_wait('checkpoint_interval altered');
 insert();
-ok(!all_sent('0'), '... the next commit waits for the interval');
+ok(!is_all_sent('0'), '... the next commit waits for the interval');
 alter('{"checkpoint_interval": null}');
-ok(all_sent('60s'), '... until that is altered');
+ok(is_all_sent('60s'), '... until that is altered');
 
 # Failures are tolerated, and then no longer.
 my $log = -s $node->logfile;
@@ -75,7 +75,7 @@ like(pipeline_field($node, 'altered', 'reason'), qr/^\d+ checkpoints in a row ha
 	'... until that is altered');
 set_failpoint($node, '');
 query($node, q{SELECT kafka.alter_pipeline('altered', '{"tolerable_failed_checkpoints": null}'); CALL kafka.resume('altered')});
-ok(all_sent('60s'), '... and resumed');
+ok(is_all_sent('60s'), '... and resumed');
 
 # A checkpoint that the broker doesn't acknowledge is given up after checkpoint_timeout, and done again.
 alter('{"checkpoint_timeout": "2s"}');
@@ -87,7 +87,7 @@ wait_until { logged($node, qr/ERROR:  pipeline "altered": Kafka failed while wai
 'the checkpoint to be given up', 60;
 alter('{"checkpoint_timeout": null}');
 $broker->resume;
-ok(all_sent('60s'), '... and it is done again once Kafka answers');
+ok(is_all_sent('60s'), '... and it is done again once Kafka answers');
 like(query($node, q{SELECT last_failed_state, last_failed_reason FROM kafka.stat_checkpoints WHERE pipeline = 'altered'}),
 	qr/^triggered\|.*waiting for acknowledgements/, '... and counted as failed');
 

@@ -22,7 +22,7 @@ use PostgreSQL::Test::Utils;
 use Test::More ();
 
 our @EXPORT = qw(broker start_broker create_topic kafka_tool new_node crash await_crash create_server create_pipeline pipeline_field state
-  wait_for_state worker_pid terminate_worker query quote consume consume_until value values_of
+  wait_for_state worker_pid with_new_worker terminate_worker query quote consume consume_until value values_of
   wait_until set_failpoint clear_failpoint logged start_anew table_pipeline is_sent all_sent fails_with is_stopped resume_stops background_sql);
 
 # A test that hangs ends here, not with the whole run.
@@ -328,6 +328,18 @@ sub worker_pid
 		'SELECT pid FROM pg_stat_activity WHERE backend_type = ' . quote("transactional_kafka pipeline $pipeline"));
 
 	return $pid eq '' ? undef : $pid;
+}
+
+# with_new_worker { ... } $node, $pipeline: does something that makes the worker start anew, such as altering its
+# pipeline; returns once the next one runs.
+sub with_new_worker(&$$)
+{
+	my ($change, $node, $pipeline) = @_;
+	my $old = worker_pid($node, $pipeline) || '';
+
+	$change->();
+	return wait_until { (worker_pid($node, $pipeline) || $old) ne $old && state($node, $pipeline) eq 'running' }
+	"another worker of pipeline $pipeline";
 }
 
 # pg_terminate_backend of the worker: an end without a word in the middle of whatever it does, but no crash of the

@@ -88,14 +88,14 @@ SQL
 		tables  => [ 'account', 'item', 'ledger' ],
 		options => { metadata_headers => 'true', topic_partitions => 1, %{ $o{options} || {} } });
 	my $name = quote($pipeline);
-	my $old  = worker_pid($node, $pipeline);
-	query($node, <<"SQL");
+	with_new_worker {
+		query($node, <<"SQL");
 SELECT kafka.set_table($name, 'account', '{"topic": "$pipeline.stream"}'),
 	kafka.set_table($name, 'item', '{"topic": "$pipeline.stream"}'),
 	kafka.set_table($name, 'ledger', '{"topic": "$pipeline.ledger"}')
 SQL
-	wait_until { (worker_pid($node, $pipeline) || $old) ne $old && state($node, $pipeline) eq 'running' }
-	'a worker that knows these topics';
+	}
+	$node, $pipeline;
 	return $self;
 }
 
