@@ -237,14 +237,14 @@ sub answers
 	return;
 }
 
+# The partition's error stands behind its number.
 sub fail_partition
 {
-	my ($answer, $topic, $partition, $error) = @_;
+	my ($answer, $partition, $error) = @_;
+	my $place = index $$answer, $partition;
 
-	# length, correlation, topics; a name, its partitions; a number, its error
-	my $place = index $$answer, pack('n/a* l> l>', $topic, 1, $partition);
 	die 'not the answer that was expected' if $place < 0;
-	substr $$answer, $place + 2 + length($topic) + 8, 2, pack 's>', $error;
+	substr $$answer, $place + length $partition, 2, pack 's>', $error;
 	return;
 }
 
@@ -262,7 +262,9 @@ sub requests
 		my $request = substr $connection->{requests}, 0, 4 + $length, '';
 		my $rule = $kind == $self->{kind} ? $self->{rule} : 'pass';
 
-		$rule = 'pass' if $rule eq 'fail-answer' && !is_for($request, @{ $self->{of} });
+		my $partition = $rule eq 'fail-answer' ? only_partition($request, @{ $self->{of} }) : '';
+
+		$rule = 'pass' if $rule eq 'fail-answer' && index($request, $partition) < 0;
 		$self->{hits}++ if $rule ne 'pass';
 		if ($rule eq 'cut-request')
 		{
@@ -282,7 +284,7 @@ sub requests
 			$connection->{dumb} = 1;
 			return;
 		}
-		$connection->{to_fail}->{ unpack 'x8 N', $request } = $self->{of} if $rule eq 'fail-answer';
+		$connection->{to_fail}->{ unpack 'x8 N', $request } = [ $partition, $self->{of}->[2] ] if $rule eq 'fail-answer';
 		$connection->{deaf} = 1 if $rule eq 'lose-answer';
 		$connection->{cut_answer} = 1 if $rule eq 'cut-answer';
 		$self->put($connection, 'broker', $request);
@@ -291,11 +293,14 @@ sub requests
 	return;
 }
 
-# Is a Produce request (up to version 8) for this partition?  librdkafka sends one request for each.
-sub is_for
+# This partition as the only one, as Produce requests of the version of this one and their answers name it: a name, one
+# partition, its number.  librdkafka sends one request for each.
+sub only_partition
 {
 	my ($request, $topic, $partition) = @_;
-	return index($request, pack 'n/a* l> l>', $topic, 1, $partition) >= 0;
+	my $compact = unpack('x6 n', $request) >= 9;
+
+	return $compact ? pack 'C a* C l>', 1 + length $topic, $topic, 2, $partition : pack 'n/a* l> l>', $topic, 1, $partition;
 }
 
 sub put

@@ -126,6 +126,7 @@ what_is_committed_is_visible_and_what_is_aborted_is_not(void)
 	CHECK(tk_producer_unacknowledged(p) > 0);
 	OK(tk_producer_flush(p, &patient, &error));
 	CHECK_INT(tk_producer_unacknowledged(p), 0);
+	CHECK_INT(tk_producer_acknowledged(p), 4);
 	CHECK_STR(committed(topic), "");
 	OK(tk_producer_commit(p, &patient, &error));
 	becomes(topic, "one,two,null,three");
@@ -448,6 +449,8 @@ a_record_that_is_too_large_is_named(void)
 	OK(tk_producer_send(p, tk_producer_topic(p, topic, &error), TK_PARTITION_BY_KEY, "large-key", 9,
 						value, 30000, NULL, 0, &error));
 	CHECK_INT(tk_producer_flush(p, &patient, &error), TK_KAFKA_ABORT);
+	CHECK_INT(tk_producer_unacknowledged(p), 0);
+	CHECK_INT(tk_producer_acknowledged(p), 1);
 	CHECK_INT(error.cause, TK_CAUSE_OVERSIZE);
 	CHECK(strstr(error.message, topic) && strstr(error.message, "large-key") && strstr(error.message, "30009"));
 	printf("oversize: %s\n", error.message);
