@@ -100,7 +100,7 @@ parses(const char *data, size_t len)
 	memcpy(copy, data, len);
 	is_one = tk_message_parse(copy, len, &m);
 	if (is_one)
-		sink += read_all(copy, &m);
+		sink = sink + read_all(copy, &m);
 	free(copy);
 	return is_one;
 }
