@@ -49,7 +49,9 @@ sub lacks
 	my @denied = denied($broker_log);
 	note join "\n", @denied;
 	cmp_ok(scalar @denied, '>=', 1, '... the broker has denied it');
-	cmp_ok(scalar @denied, '<=', 4, '... a few times');
+
+	# librdkafka asks for what it does not know all the time while there is a handle
+	cmp_ok(scalar @denied, '<=', 10, '... a few times');
 	return;
 }
 

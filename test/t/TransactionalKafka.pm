@@ -21,7 +21,7 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More ();
 
-our @EXPORT = qw(broker start_broker create_topic kafka_tool new_node crash await_crash create_server create_pipeline pipeline_field state
+our @EXPORT = qw(broker start_broker create_topic kafka_tool new_node freeze crash await_crash create_server create_pipeline pipeline_field state
   wait_for_state worker_pid with_new_worker terminate_worker query quote consume consume_until value values_of
   wait_until set_failpoint clear_failpoint logged start_anew table_pipeline is_sent all_sent fails_with is_stopped resume_stops background_sql);
 
@@ -187,14 +187,28 @@ sub new_node
 	return $node;
 }
 
+# SIGSTOP; returns once the process stands still, and whether it does: it may have ended.
+sub freeze
+{
+	my ($pid) = @_;
+	my $state;
+
+	kill 'STOP', $pid;
+	wait_until { (undef, undef, $state) = process_stat("/proc/$pid/stat"); !defined $state || $state =~ /[TZX]/ }
+	"process $pid to stand still";
+	return defined $state && $state eq 'T';
+}
+
 # kill -9 of the server with all its processes, returns once the last one is gone: start it again at will.
 sub crash
 {
 	my ($node) = @_;
 	my $postmaster = (split /\n/, slurp_file($node->data_dir . '/postmaster.pid'))[0];
+
+	# the postmaster first: it must neither start others meanwhile nor see its children die
+	freeze($postmaster);
 	my @processes = ($postmaster, children($postmaster));
 
-	# the postmaster first: it must not see its children die
 	$node->kill9;
 	kill 'KILL', @processes;
 	wait_until { waitpid $_, WNOHANG foreach @processes; !grep { running($_) } @processes }
