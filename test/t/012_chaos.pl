@@ -25,15 +25,15 @@ my $workload = Workload->new($node, $pipeline, broker => $broker->address, optio
 my $answering = 1;    # does the broker?
 my $large     = 0;    # how many transactions
 my %kinds     = (
-	Produce            => 0,
-	Fetch              => 1,
-	ListOffsets        => 2,
-	Metadata           => 3,
-	FindCoordinator    => 10,
-	ApiVersions        => 18,
-	InitProducerId     => 22,
-	AddPartitionsToTxn => 24,
-	EndTxn             => 26,
+	Produce              => 0,
+	Fetch                => 1,
+	ListOffsets          => 2,
+	Metadata             => 3,
+	FindCoordinator      => 10,
+	ApiVersions          => 18,
+	InitProducerId       => 22,
+	AddPartitionsToTxn   => 24,
+	EndTxn               => 26,
 	DescribeTransactions => 65);
 my @points = split /\n/, query($node, 'SELECT kafka.failpoints()');
 

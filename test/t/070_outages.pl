@@ -82,6 +82,7 @@ foreach my $how (qw(stop suspend kill9))
 {
 	$workload->start(rate => 40);
 	$workload->await_progress(20);
+	my $log = -s $node->logfile;
 
 	# Not while it ends a transaction: a broker that is being stopped may take its topics for deleted, and writes no
 	# markers then (see 101_lost_requests).  The commit comes after it, and is waited for; what librdkafka gives up
@@ -89,7 +90,7 @@ foreach my $how (qw(stop suspend kill9))
 	if ($how eq 'stop')
 	{
 		set_failpoint($node, 'before-kafka-commit:wait');
-		wait_until { logged($node, qr/fail-point "before-kafka-commit" waits/, $offset) } 'a checkpoint that is prepared';
+		wait_until { logged($node, qr/fail-point "before-kafka-commit" waits/, $log) } 'a checkpoint that is prepared';
 	}
 	$broker->$how;
 	set_failpoint($node, '');
@@ -110,7 +111,7 @@ foreach my $how (qw(stop suspend kill9))
 		  || pipeline_field($node, 'outage', 'reason') =~ /while committing a transaction/
 	}
 	'a start that failed', 60;
-	is(logged($node, qr/has an answer from Kafka again/, $offset), 0, '... nothing is taken for an answer of Kafka');
+	is(logged($node, qr/has an answer from Kafka again/, $log), 0, '... nothing is taken for an answer of Kafka');
 	$offset = -s $node->logfile;
 	@failed = ();
 	$how eq 'suspend' ? $broker->resume : $broker->start;
