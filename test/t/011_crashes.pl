@@ -92,7 +92,7 @@ foreach my $i (1 .. 2)
 # the broker
 $workload->start;
 $workload->await_progress(30);
-$broker->kill9;
+between_ends { $broker->kill9 } $node, $pipeline, $broker->address;
 $workload->await_commits(50);
 $broker->start;
 $workload->await_progress(100);

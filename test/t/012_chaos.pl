@@ -108,7 +108,9 @@ my %faults = (
 		return $failpoint;
 	},
 	'kill -9 of the broker' => sub {
-		$broker->kill9;
+		return 'it is down' unless $answering;
+		mend_broker();
+		between_ends { $broker->kill9 } $node, $pipeline, $broker->address;
 		$answering = '';
 		return '';
 	},

@@ -73,7 +73,7 @@ subtest 'a start that is crashed between any two of its steps, with Kafka down t
 	}
 
 	# Down, not only hanging
-	$broker->kill9;
+	between_ends { $broker->kill9 } $start, 's', $broker->address;
 	query($start, 'INSERT INTO s VALUES (' . ++$n . ')');
 	terminate_worker($start, 's');
 	wait_until { pipeline_field($start, 's', q(state || ': ' || reason)) =~ /^retrying: .*Kafka failed while looking for/ }

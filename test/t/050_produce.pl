@@ -495,7 +495,7 @@ query($node, q(BEGIN; SELECT kafka.produce('prod_callers', '11'); SELECT kafka.p
 is_stopped($node, 'prod', 'failed', qr/topic "prod_missing" does not exist and create_topics is false/);
 is(scalar @{ payloads('prod_callers') }, 9, 'nothing of the transaction is visible');
 query($node, q(SELECT kafka.produce('prod_callers', '12')));
-query($node, q(CALL kafka.resume('prod')));
+$node->psql('postgres', q(CALL kafka.resume('prod')));    # it may see the pipeline run before that comes by
 is_stopped($node, 'prod', 'failed', qr/topic "prod_missing" does not exist/);
 query($node, q(SELECT kafka.alter_pipeline('prod', '{"create_topics": null}')));
 query($node, q(CALL kafka.resume('prod')));

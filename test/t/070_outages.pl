@@ -84,15 +84,14 @@ foreach my $how (qw(stop suspend kill9))
 	$workload->await_progress(20);
 	my $log = -s $node->logfile;
 
-	# Not while it ends a transaction: a broker that is being stopped may take its topics for deleted, and writes no
-	# markers then (see 101_lost_requests).  The commit comes after it, and is waited for; what librdkafka gives up
-	# meanwhile, record after record of the next transaction, is no answer of Kafka's.
+	# once with a commit that comes after it: it is waited for, and what librdkafka gives up meanwhile, record after record
+	# of the next transaction, is no answer of Kafka's
 	if ($how eq 'stop')
 	{
 		set_failpoint($node, 'before-kafka-commit:wait');
 		wait_until { logged($node, qr/fail-point "before-kafka-commit" waits/, $log) } 'a checkpoint that is prepared';
 	}
-	$broker->$how;
+	between_ends { $broker->$how } $node, 'outage', $address;
 	set_failpoint($node, '');
 	retries_because('(no answer from Kafka|Kafka failed) while ', "$how of the broker under load");
 	my $at = position();

@@ -56,7 +56,7 @@ $workload->start(rate => 40);
 foreach (1 .. 4)
 {
 	$workload->await_commits(10);
-	$broker->kill9;
+	between_ends { $broker->kill9 } $node, 'restarts', $address;
 	$broker->start;
 }
 $workload->await_progress(10);

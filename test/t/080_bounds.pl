@@ -277,11 +277,11 @@ foreach my $kind ([ 'large', "$rows rows" ], [ 'nested', '50 subtransactions of 
 		qr/topic "value\.public\.value": a record of table "public\.value" \(key \{"id":2\}\) of \d+ bytes is larger than message\.max\.bytes/);
 	query($node, q{ALTER SERVER large OPTIONS (ADD "message.max.bytes" '100000000')});
 	query($node, q{ALTER SERVER large OPTIONS (ADD "queue.buffering.max.kbytes" '1024')});
-	query($node, q{CALL kafka.resume('value')});
+	$node->psql('postgres', q{CALL kafka.resume('value')});
 	is_stopped($node, 'value', 'failed',
 		qr/topic "value\.public\.value": a record of table "public\.value" \(key \{"id":2\}\) of \d+ bytes is larger than queue\.buffering\.max\.kbytes/);
 	query($node, q{ALTER SERVER large OPTIONS (DROP "queue.buffering.max.kbytes")});
-	query($node, q{CALL kafka.resume('value')});
+	$node->psql('postgres', q{CALL kafka.resume('value')});
 	is_stopped($node, 'value', 'failed',
 		qr/topic "value\.public\.value": a record of table "public\.value" \(key \{"id":2\}\) of \d+ bytes is larger than max\.message\.bytes/);
 	my @keys;

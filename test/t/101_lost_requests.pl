@@ -166,9 +166,8 @@ subtest 'EndTxn of the re-drive delayed past the next transaction' => sub {
 	late_is_harmless($held, 'EndTxn of the re-drive delayed');
 };
 
-# Not by a restart of the broker: one that finds a transaction in PrepareCommit or PrepareAbort before it knows its topics
-# takes them for deleted, and writes no markers (Kafka's bug: "Couldn't find leader endpoint for partitions ... likely
-# deleted already and hence can be skipped"); what happens then is chance.  Restarts at all steps: 073_broker_restarts.
+# Not by a restart of the broker, which may leave out the markers (see between_ends); what happens then is chance.  Restarts
+# at all steps: 073_broker_restarts.
 subtest 'coordinator stuck in mid-EndTxn: PrepareCommit resolves' => sub {
 	my $held = $scenario->stand_at('after-prepare-commit');
 
