@@ -84,15 +84,19 @@ foreach my $how (qw(stop suspend kill9))
 	$workload->await_progress(20);
 	my $log = -s $node->logfile;
 
-	# once with a commit that comes after it: it is waited for, and what librdkafka gives up meanwhile, record after record
-	# of the next transaction, is no answer of Kafka's
+	# Once with a commit that comes after it, and before the next transaction's records: what librdkafka gives up of these
+	# is no answer of Kafka's.
 	if ($how eq 'stop')
 	{
+		$workload->stop;
+		is(query($node, q{SELECT kafka.wait_for(timeout => '60s')}), 't', 'a pipeline that has nothing to do');
 		set_failpoint($node, 'before-kafka-commit:wait');
+		query($node, q{BEGIN; INSERT INTO item VALUES (1000, 1, '1000.0.1', 1, 'kept'); INSERT INTO ledger VALUES ('1000.0.1', 8); COMMIT});
 		wait_until { logged($node, qr/fail-point "before-kafka-commit" waits/, $log) } 'a checkpoint that is prepared';
 	}
 	between_ends { $broker->$how } $node, 'outage', $address;
 	set_failpoint($node, '');
+	$workload->start(rate => 40) if $how eq 'stop';
 	retries_because('(no answer from Kafka|Kafka failed) while ', "$how of the broker under load");
 	my $at = position();
 	$workload->await_commits(60);
