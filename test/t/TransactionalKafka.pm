@@ -14,6 +14,7 @@ use Exporter qw(import);
 use File::Basename qw(basename dirname);
 use IPC::Run ();
 use JSON::PP ();
+use KafkaRequest ();
 use POSIX qw(WNOHANG);
 use Time::HiRes qw(time);
 
@@ -369,7 +370,6 @@ sub between_ends(&$$$)
 	my $pid = worker_pid($node, $pipeline);
 	my $stands = $pid && freeze($pid);
 
-	require KafkaRequest;
 	my $ended = sub {
 		my $transaction = KafkaRequest::describe_transaction($address, "$prefix.$pipeline.$_[0]");
 
